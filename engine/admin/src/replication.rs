@@ -5,7 +5,6 @@
 //! - [`decision`]: whether a receiver can continue, or has to request all records.
 //! - [`source`]: the items of a stream, read from one snapshot of the store, in bounded memory.
 //! - [`stream`]: the bytes of a stream, with signatures if it is signed.
-//! - `permits`: limits on the number of streams at a time.
 //! - [`send`]: sends a stream to a receiver that may be slow.
 //! - [`tls`]: TLS with the server key, which protects most streams.
 //! - [`relay`]: messages that `handle-gateway` relays from HTTP.
@@ -13,7 +12,6 @@
 
 pub mod config;
 pub mod decision;
-mod permits;
 pub mod receivers;
 pub mod relay;
 pub mod send;
@@ -24,6 +22,7 @@ pub mod tls;
 use config::ReplicationConfig;
 use decision::{ReceiverState, SourceStates, needs_dump};
 use handle_auth::PrivateKey;
+use handle_daemon::permits::{PermitLimits, Permits};
 use handle_proto::wire::Request;
 use handle_proto::wire::replication::{Progress, Receiver, StartingPoint};
 use handle_proto::wire::replication_stream::{
@@ -31,7 +30,6 @@ use handle_proto::wire::replication_stream::{
 };
 use handle_proto::{HashOption, Version};
 use handle_store::{StoreError, StoreRecords as _, StoreSnapshot};
-use permits::StreamPermits;
 use receivers::{ReceiverKey, Receivers};
 use rustls::ServerConfig;
 use source::{DumpPosition, DumpSource, ReceiverShare, StreamSource, TransactionSource};
@@ -60,7 +58,8 @@ pub struct Replication {
     config: ReplicationConfig,
     key: Arc<PrivateKey>,
     tls: Option<Arc<ServerConfig>>,
-    permits: Arc<StreamPermits>,
+    /// Of the streams that are being sent, by the identity of their receivers.
+    permits: Permits<String>,
     receivers: Arc<Receivers>,
 }
 
@@ -106,8 +105,7 @@ impl Replication {
     /// Signs streams with `key`, and encrypts them with `tls`, which has the same key.
     #[must_use]
     pub fn new(config: &ReplicationConfig, key: Arc<PrivateKey>, tls: Option<Arc<ServerConfig>>) -> Self {
-        let permits = Arc::new(StreamPermits::new(config.streams, config.streams_per_identity()));
-        Self { config: config.clone(), key, tls, permits, receivers: Arc::default() }
+        Self { config: config.clone(), key, tls, permits: Permits::default(), receivers: Arc::default() }
     }
 
     /// The progress of each receiver.
@@ -164,7 +162,9 @@ impl Replication {
             }
             _ => return Err(NoStream::Invalid("The request is not about replication.")),
         };
-        let permit = self.permits.take(&request.identity).ok_or(NoStream::Busy)?;
+        let limits =
+            PermitLimits { all: self.config.streams, per_holder: self.config.streams_per_identity() };
+        let permit = self.permits.take(request.identity.clone(), limits).map_err(|_| NoStream::Busy)?;
         let protection = self.protection(request.version, route);
         let key = (protection == StreamProtection::Signed).then(|| Arc::clone(&self.key));
         let tls = self.tls.as_ref().filter(|_| protection == StreamProtection::Tls);

@@ -14,6 +14,7 @@
 mod order;
 
 use crate::cost::{self, Units};
+use crate::holder_counts::HolderCounts;
 use crate::source::{RequestOrigin, SourceList, networks_of};
 use order::{FlowOrder, LEVELS};
 use std::collections::{HashMap, VecDeque};
@@ -228,7 +229,7 @@ pub struct Shares {
     permits: usize,
     taken: usize,
     datagrams: usize,
-    of_network: HashMap<(bool, IpAddr), usize>,
+    of_network: HolderCounts<(bool, IpAddr)>,
     exempt: SourceList,
     /// The work done for datagrams.
     spent: SourceLedger,
@@ -245,7 +246,7 @@ impl Shares {
     #[must_use]
     pub fn new(permits: usize, exempt: SourceList) -> Self {
         let spent = SourceLedger::default();
-        Self { permits, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt, spent }
+        Self { permits, taken: 0, datagrams: 0, of_network: HolderCounts::default(), exempt, spent }
     }
 
     /// Changes the sources that may take all permits.
@@ -267,10 +268,9 @@ impl Shares {
     /// Takes a permit for `origin`; false if there is none for it.
     pub fn enter(&mut self, origin: RequestOrigin) -> bool {
         let networks = self.networks(origin);
-        let taken = |network: &(bool, IpAddr)| self.of_network.get(network).copied().unwrap_or(0);
         let has_share = || {
             (origin.is_connected || self.datagrams < self.most(3))
-                && networks.iter().all(|(network, most)| taken(network) < *most)
+                && networks.iter().all(|(network, most)| self.of_network.count(network) < *most)
         };
         if self.taken >= self.permits || !(self.exempt.contains(origin.ip) || has_share()) {
             return false;
@@ -278,7 +278,7 @@ impl Shares {
         self.taken += 1;
         self.datagrams += usize::from(!origin.is_connected);
         for (network, _) in networks {
-            *self.of_network.entry(network).or_default() += 1;
+            self.of_network.add(network, 1);
         }
         true
     }
@@ -292,8 +292,7 @@ impl Shares {
             && !self.exempt.contains(origin.ip)
             && self.spent.spent_lately(&flow, now_ms) > SPENT_MAX;
         let few = (self.permits / SPENT_PART).max(1);
-        let taken = || self.of_network.get(&(true, flow.networks[0])).copied().unwrap_or(0);
-        !(is_over && taken() >= few) && self.enter(origin)
+        !(is_over && self.of_network.count(&(true, flow.networks[0])) >= few) && self.enter(origin)
     }
 
     /// Records that `units` of work were done for `origin`.
@@ -308,12 +307,7 @@ impl Shares {
         self.taken -= 1;
         self.datagrams -= usize::from(!origin.is_connected);
         for (network, _) in self.networks(origin) {
-            if let Some(count) = self.of_network.get_mut(&network) {
-                *count -= 1;
-                if *count == 0 {
-                    self.of_network.remove(&network);
-                }
-            }
+            self.of_network.remove(&network, 1);
         }
     }
 }

@@ -10,6 +10,7 @@
 //!   made with a given key.
 //! - [`source`], [`cost`], [`fair`]: the source of a request, what it costs, and which request is
 //!   next.
+//! - [`holder_counts`]: how many of something each source or identity has.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
 //! - `generate` (feature `generate`): new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys on disk, encrypted or not, and files that only their
@@ -80,6 +81,7 @@ pub mod file;
 #[cfg(feature = "generate")]
 pub mod generate;
 pub mod handshake;
+pub mod holder_counts;
 pub mod kdf;
 pub mod key;
 pub mod keyfile;

@@ -1,6 +1,7 @@
 //! What every process of the Handle System has, apart from what it answers.
 //!
 //! - [`administrators`], [`identity`]: who may do what, as configured for every process.
+//! - [`breaker`]: a service that does not answer is not asked for a while.
 //! - [`clock`]: the time of day.
 //! - [`connections`]: who is connected, how long each may wait, and whose place a new one takes.
 //! - [`control`]: the control socket.
@@ -66,6 +67,7 @@
 #![forbid(unsafe_code)]
 
 pub mod administrators;
+pub mod breaker;
 mod clients;
 pub mod clock;
 pub mod connections;

@@ -1,8 +1,9 @@
 //! How many of something each source has: of addresses that many share, and of networks that one
 //! party has.
 
+use crate::permits::{networks_around, times};
+use handle_auth::holder_counts::HolderCounts;
 use handle_auth::source::Network;
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// How many of something each source has.
@@ -15,7 +16,7 @@ use std::net::IpAddr;
 pub struct SourceCounts {
     prefix_v4: u8,
     prefix_v6: u8,
-    counts: HashMap<Network, usize>,
+    counts: HolderCounts<Network>,
 }
 
 impl Default for SourceCounts {
@@ -30,17 +31,11 @@ impl SourceCounts {
     pub fn new(prefix_v4: u32, prefix_v6: u32) -> Self {
         // Longer prefixes than an address has bits stand for all of them.
         let [prefix_v4, prefix_v6] = [prefix_v4, prefix_v6].map(|bits| u8::try_from(bits).unwrap_or(u8::MAX));
-        Self { prefix_v4: prefix_v4.min(32), prefix_v6: prefix_v6.min(128), counts: HashMap::new() }
+        Self { prefix_v4: prefix_v4.min(32), prefix_v6: prefix_v6.min(128), counts: HolderCounts::default() }
     }
 
-    /// The networks that `address` is in, and how many times as many as a source each may have.
-    fn networks(&self, address: IpAddr) -> impl Iterator<Item = (Network, usize)> + use<> {
-        let address = address.to_canonical();
-        let (prefix, count) = if address.is_ipv4() { (self.prefix_v4, 1) } else { (self.prefix_v6, 3) };
-        (0..count).filter_map(move |level| {
-            let prefix = prefix.checked_sub(8 * level)?;
-            Some((Network::new(address, prefix), 1 << level))
-        })
+    fn networks(&self, address: IpAddr) -> impl Iterator<Item = Network> + use<> {
+        networks_around(address, self.prefix_v4, self.prefix_v6)
     }
 
     /// Whether the source of `address`, which may have `most`, and the networks around it may have
@@ -54,10 +49,9 @@ impl SourceCounts {
     /// `number` more.
     #[must_use]
     pub fn has_capacity_for(&self, address: IpAddr, number: usize, most: usize) -> bool {
-        self.networks(address).all(|(network, times)| {
-            let count = self.counts.get(&network).copied().unwrap_or(0);
-            count.saturating_add(number) <= most.saturating_mul(times)
-        })
+        self.networks(address)
+            .enumerate()
+            .all(|(at, network)| self.counts.count(&network).saturating_add(number) <= times(at, most))
     }
 
     /// Counts one more of `address`.
@@ -67,11 +61,8 @@ impl SourceCounts {
 
     /// Counts `number` more of `address`.
     pub fn add_number(&mut self, address: IpAddr, number: usize) {
-        if number == 0 {
-            return;
-        }
-        for (network, _) in self.networks(address) {
-            *self.counts.entry(network).or_default() += number;
+        for network in self.networks(address) {
+            self.counts.add(network, number);
         }
     }
 
@@ -82,21 +73,15 @@ impl SourceCounts {
 
     /// Counts `number` less of `address`, which were counted before.
     pub fn remove_number(&mut self, address: IpAddr, number: usize) {
-        for (network, _) in self.networks(address) {
-            if let Some(count) = self.counts.get_mut(&network) {
-                *count = count.saturating_sub(number);
-                if *count == 0 {
-                    self.counts.remove(&network);
-                }
-            }
+        for network in self.networks(address) {
+            self.counts.remove(&network, number);
         }
     }
 
     /// How many the source of `address` has.
     #[must_use]
     pub fn count(&self, address: IpAddr) -> usize {
-        let source = self.networks(address).next();
-        source.and_then(|(network, _)| self.counts.get(&network).copied()).unwrap_or(0)
+        self.networks(address).next().map_or(0, |source| self.counts.count(&source))
     }
 
     /// Whether nothing is counted.

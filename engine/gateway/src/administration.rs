@@ -7,12 +7,12 @@ pub mod config;
 
 use crate::callers::CallerService;
 use crate::failure_series::FailureSeries;
-use crate::permits::{PermitLimits, SourcePermit, SourcePermits};
 use anyhow::ensure;
 use config::AdminConfig;
 use handle_auth::PublicKey;
 use handle_client::Allowances;
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
+use handle_daemon::permits::{PermitLimits, SourcePermit, SourcePermits};
 use handle_daemon::site::SiteRecord;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -25,14 +25,14 @@ impl AdminConfig {
     /// Requests that wait for the service, of all sources and of one.
     #[must_use]
     pub const fn request_limits(&self) -> PermitLimits {
-        PermitLimits { permits: self.requests, per_source: self.requests.div_ceil(4) }
+        PermitLimits { all: self.requests, per_holder: self.requests.div_ceil(4) }
     }
 
     /// Limits on the answers that wait until their change is visible. They wait for longer than
     /// requests do, and take nothing from the service.
     #[must_use]
     pub const fn visible_waits(&self) -> PermitLimits {
-        PermitLimits { permits: 16 * self.requests, per_source: 4 * self.requests }
+        PermitLimits { all: 16 * self.requests, per_holder: 4 * self.requests }
     }
 
     /// Whether the service is on another host.
@@ -76,12 +76,12 @@ pub struct AdministrationService {
     timeout: Duration,
     /// The key of the service, if it is on another host.
     key: Option<PublicKey>,
-    permits: Arc<SourcePermits>,
+    permits: SourcePermits,
     limits: PermitLimits,
     /// Answers that go on for as long as their clients read them.
-    streams: Arc<SourcePermits>,
+    streams: SourcePermits,
     /// Answers that wait until their change is visible.
-    visible_waits: Arc<SourcePermits>,
+    visible_waits: SourcePermits,
     answer_len_max: usize,
     callers: Option<Arc<CallerService>>,
     failures: FailureSeries,
@@ -109,7 +109,7 @@ impl AdministrationService {
         };
         let timeout = Duration::from_millis(config.answer_ms.into());
         let limits = config.request_limits();
-        let permits = Arc::new(SourcePermits::default());
+        let permits = SourcePermits::default();
         let callers = config.socket.as_deref().map(|socket| Arc::new(CallerService::new(socket, timeout)));
         let answer_len_max = config.answer_bytes;
         let socket = config.socket.clone();
@@ -122,8 +122,8 @@ impl AdministrationService {
             key,
             permits,
             limits,
-            streams: Arc::default(),
-            visible_waits: Arc::default(),
+            streams: SourcePermits::default(),
+            visible_waits: SourcePermits::default(),
             answer_len_max,
             callers,
             failures,
@@ -146,7 +146,7 @@ impl AdministrationService {
         source: IpAddr,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let Some(permit) = self.permits.take(source, self.limits) else { return Err(ServiceError::Busy) };
+        let Ok(permit) = self.permits.take(source, self.limits) else { return Err(ServiceError::Busy) };
         // The permit belongs to the work, which goes on when the client has gone away.
         let work = move || {
             let _permit = permit;
@@ -166,7 +166,7 @@ impl AdministrationService {
         source: IpAddr,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let Some(permit) = self.permits.take(source, self.limits) else { return Err(ServiceError::Busy) };
+        let Ok(permit) = self.permits.take(source, self.limits) else { return Err(ServiceError::Busy) };
         let work = async move {
             let _permit = permit;
             work.await
@@ -196,14 +196,14 @@ impl AdministrationService {
     /// taken.
     #[must_use]
     pub fn permit(&self, source: IpAddr) -> Option<SourcePermit> {
-        self.permits.take(source, self.limits)
+        self.permits.take(source, self.limits).ok()
     }
 
     /// A permit among the answers that go on for as long as their clients read them, for a client
     /// at `source`. There are as many as for requests, which do not wait for clients.
     #[must_use]
     pub fn stream_permit(&self, source: IpAddr) -> Option<SourcePermit> {
-        self.streams.take(source, self.limits)
+        self.streams.take(source, self.limits).ok()
     }
 
     /// Waits for a permit among the requests to the service, for a client at `source`. `None` if
@@ -220,7 +220,7 @@ impl AdministrationService {
 
     /// The answers that wait until their change is visible.
     #[must_use]
-    pub const fn visible_waits(&self) -> &Arc<SourcePermits> {
+    pub const fn visible_waits(&self) -> &SourcePermits {
         &self.visible_waits
     }
 
@@ -297,7 +297,7 @@ impl AdministrationService {
         source: IpAddr,
         exchange: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
-        let Some(_permit) = self.permits.take(source, self.limits) else {
+        let Ok(_permit) = self.permits.take(source, self.limits) else {
             return Err(ErrorKind::ResourceBusy.into());
         };
         let exchanged = tokio::time::timeout(self.timeout, exchange).await;

@@ -5,7 +5,7 @@
 //! Bytes therefore count from when they are made until their memory is free, whatever part of the
 //! process has them: the body of a response, a queue before it, or the connection below.
 
-use crate::permits::{BodyBytes, BodyLimits, BodyReservation};
+use handle_daemon::permits::{PermitLimits, SourcePermit, SourcePermits};
 use hyper::body::{Buf, Bytes};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -33,7 +33,7 @@ pub struct NoAnswerCapacity;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerLimits {
     /// Bytes of all answers, and of those of one source.
-    pub bytes: BodyLimits,
+    pub bytes: PermitLimits,
     /// Time in which an answer has to move as many bytes as it has milliseconds.
     pub stall: Duration,
 }
@@ -53,7 +53,7 @@ struct AnswerCount {
 /// What there is of an answer.
 #[derive(Debug)]
 struct HeldBytes {
-    reservation: BodyReservation,
+    reservation: SourcePermit,
     /// Bytes that are taken at least.
     reserved: usize,
     /// Bytes in parts.
@@ -87,7 +87,7 @@ impl CountedAnswer {
     /// An answer to `source` that takes at least `reserved` bytes of `all`; `None` if there is no
     /// capacity for these.
     #[must_use]
-    pub fn begin(all: &BodyBytes, source: IpAddr, reserved: usize, limits: AnswerLimits) -> Option<Self> {
+    pub fn begin(all: &SourcePermits, source: IpAddr, reserved: usize, limits: AnswerLimits) -> Option<Self> {
         Self::holding(all, source, reserved, 0, 0, limits)
     }
 
@@ -95,7 +95,7 @@ impl CountedAnswer {
     /// them.
     #[must_use]
     pub fn whole(
-        all: &BodyBytes,
+        all: &SourcePermits,
         source: IpAddr,
         body: AnswerPart,
         limits: AnswerLimits,
@@ -106,7 +106,7 @@ impl CountedAnswer {
     }
 
     fn holding(
-        all: &BodyBytes,
+        all: &SourcePermits,
         source: IpAddr,
         reserved: usize,
         len: usize,
@@ -178,8 +178,8 @@ impl AnswerCount {
         let mut held = self.held();
         change(&mut held);
         // A longer answer than a source may have is alone there, and counts as that.
-        let len = held.reserved.max(ANSWER_LEN + held.len + held.kept).min(self.limits.bytes.per_source);
-        held.reservation.resize(len, self.limits.bytes)
+        let len = held.reserved.max(ANSWER_LEN + held.len + held.kept).min(self.limits.bytes.per_holder);
+        held.reservation.resize(len, self.limits.bytes).is_ok()
     }
 
     /// When the answer will have moved too little; `None` while no part of it waits.
@@ -313,7 +313,7 @@ mod tests {
     const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
     fn limits(per_source: usize) -> AnswerLimits {
-        let bytes = BodyLimits { bytes: 4 * per_source, per_source };
+        let bytes = PermitLimits { all: 4 * per_source, per_holder: per_source };
         AnswerLimits { bytes, stall: Duration::from_millis(10) }
     }
 
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn bytes_count_until_the_last_of_them_is_taken() {
-        let all = BodyBytes::default();
+        let all = SourcePermits::default();
         let begin = || CountedAnswer::begin(&all, SOURCE, 0, limits(20_000));
         let (one, other) = (begin().unwrap(), begin().unwrap());
         assert_eq!(all.count(), 2 * ANSWER_LEN);
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn an_answer_longer_than_a_source_may_have_is_alone_there() {
-        let all = BodyBytes::default();
+        let all = SourcePermits::default();
         let begin = |reserved| CountedAnswer::begin(&all, SOURCE, reserved, limits(20_000));
         let long = begin(0).unwrap();
         let part = long.count(bytes(1_000_000)).unwrap();
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_maker_waits_until_its_parts_are_taken() {
-        let answer = CountedAnswer::begin(&BodyBytes::default(), SOURCE, 0, limits(20_000)).unwrap();
+        let answer = CountedAnswer::begin(&SourcePermits::default(), SOURCE, 0, limits(20_000)).unwrap();
         let parts = [answer.count(bytes(1000)).unwrap(), answer.count(bytes(1000)).unwrap()];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn an_answer_stalls_if_it_moves_too_slowly() {
-        let (all, answers) = (BodyBytes::default(), WaitingAnswers::default());
+        let (all, answers) = (SourcePermits::default(), WaitingAnswers::default());
         let limits = limits(20_000);
         let answer = CountedAnswer::begin(&all, SOURCE, 0, limits).unwrap();
         answers.add(&answer);

@@ -1,8 +1,8 @@
 //! Bodies of requests, collected within bounds.
 
 use crate::connections::request_body::RequestBody;
-use crate::permits::{BodyLimits, BodyReservation};
 use crate::state::GatewayState;
+use handle_daemon::permits::{PermitLimits, SourcePermit};
 use http_body_util::BodyExt as _;
 use hyper::StatusCode;
 use hyper::body::{Body, Bytes};
@@ -20,7 +20,7 @@ pub(crate) async fn read_body(
     source: IpAddr,
     body: RequestBody,
     len_max: usize,
-) -> Result<(Zeroizing<Vec<u8>>, BodyReservation), StatusCode> {
+) -> Result<(Zeroizing<Vec<u8>>, SourcePermit), StatusCode> {
     let settings = state.settings.current_shared();
     let limits = &settings.limits;
     let len_max = len_max.min(limits.body_bytes);
@@ -41,11 +41,11 @@ pub(crate) async fn read_body(
 /// # Errors
 /// The status for a body that is too long or broken, or for which there is no capacity.
 pub(crate) async fn collect<B: Body<Data = Bytes> + Unpin>(
-    mut reservation: BodyReservation,
+    mut reservation: SourcePermit,
     mut body: B,
     len_max: usize,
-    limits: BodyLimits,
-) -> Result<(Zeroizing<Vec<u8>>, BodyReservation), StatusCode> {
+    limits: PermitLimits,
+) -> Result<(Zeroizing<Vec<u8>>, SourcePermit), StatusCode> {
     let announced = body.size_hint().lower();
     if announced > len_max as u64 {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
@@ -58,7 +58,7 @@ pub(crate) async fn collect<B: Body<Data = Bytes> + Unpin>(
         if bytes.len() + data.len() > len_max {
             return Err(StatusCode::PAYLOAD_TOO_LARGE);
         }
-        if !reservation.grow(data.len(), limits) {
+        if reservation.add(data.len(), limits).is_err() {
             return Err(StatusCode::SERVICE_UNAVAILABLE);
         }
         append(&mut bytes, &data);
@@ -83,14 +83,14 @@ pub(crate) fn append(bytes: &mut Zeroizing<Vec<u8>>, more: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::permits::BodyBytes;
     use crate::stream::ResponseBody;
+    use handle_daemon::permits::SourcePermits;
 
     #[test]
     fn a_body_grows_into_memory_that_is_zeroed_and_counts_for_its_source() {
         let text = "x".repeat(300_000);
-        let all = BodyBytes::default();
-        let limits = BodyLimits { bytes: 1 << 20, per_source: text.len() };
+        let all = SourcePermits::default();
+        let limits = PermitLimits { all: 1 << 20, per_holder: text.len() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let of_text = || ResponseBody::from(Bytes::from(text.clone()));

@@ -1,9 +1,9 @@
 //! Bodies that are made in parts, within the bounds of the process, and the tasks that make them.
 
 use crate::answers::{AnswerLimits, CountedAnswer, STREAM_LEN};
-use crate::permits::BodyLimits;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, ResponseBody, WAITING_LEN};
+use handle_daemon::permits::PermitLimits;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl ResponseBody {
         let settings = state.settings.current();
         let waiting_len = settings.bulk.result_bytes;
         let bytes = waiting_len.saturating_mul(RESULTS_MAX);
-        let bytes = BodyLimits { bytes, per_source: bytes };
+        let bytes = PermitLimits { all: bytes, per_holder: bytes };
         let limits = AnswerLimits { bytes, ..settings.limits.answers() };
         let answer = CountedAnswer::begin(&state.writing.results, source, 0, limits)?;
         Some(Self::streamed_as(answer, waiting_len))

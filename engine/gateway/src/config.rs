@@ -7,7 +7,6 @@ use crate::compression::CompressionConfig;
 use crate::connections::http2::config::Http2Config;
 use crate::connections::stream::ClosingLimits;
 use crate::identifiers::{IdentifierTarget, TARGETS};
-use crate::permits::BodyLimits;
 use crate::proxies::{ProxiesConfig, SchemeHeader};
 use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
@@ -19,6 +18,7 @@ use crate::upstream::config::UpstreamConfig;
 use handle_console::admin_pages::config::AdminPagesConfig;
 use handle_console::registration::config::RegistrationConfig;
 use handle_daemon::listen::each_once;
+use handle_daemon::permits::PermitLimits;
 use handle_daemon::publisher_keys::PublishersConfig;
 use handle_daemon::scrape::ObserveConfig;
 use handle_daemon::settings;
@@ -136,11 +136,11 @@ settings! {
 impl GatewayLimits {
     /// Bounds of the bytes of bodies.
     #[must_use]
-    pub const fn bodies(&self) -> BodyLimits {
+    pub const fn bodies(&self) -> PermitLimits {
         let (quarter, one) = (self.bodies_bytes / 4, self.body_bytes);
         // A body of the allowed length is received wherever there is capacity for one.
         let per_source = if quarter < one { one } else { quarter };
-        BodyLimits { bytes: self.bodies_bytes, per_source }
+        PermitLimits { all: self.bodies_bytes, per_holder: per_source }
     }
 
     /// Bounds of the bytes of answers, and of their speed.
@@ -148,7 +148,7 @@ impl GatewayLimits {
     pub fn answers(&self) -> AnswerLimits {
         // What an answer takes before its length is known is less.
         let per_source = (self.answers_bytes / 8).max(1 << 20);
-        let bytes = BodyLimits { bytes: self.answers_bytes, per_source };
+        let bytes = PermitLimits { all: self.answers_bytes, per_holder: per_source };
         AnswerLimits { bytes, stall: self.transfer_time() }
     }
 

@@ -36,7 +36,6 @@ use crate::callers::CallerNonce;
 use crate::config::Config;
 use crate::listeners::ListenerKind;
 use crate::peer::HttpPeer;
-use crate::permits::{BodyReservation, PermitLimits};
 use crate::reply::GatewayResponse;
 use crate::state::GatewayState;
 use crate::tls::client_certificate::ShownCertificate;
@@ -44,6 +43,7 @@ use activity::{ConnectionActivity, RunningRequest};
 use body::ConnectionBody;
 use certificate::ConnectionCertificate;
 use error::ConnectionError;
+use handle_daemon::permits::{PermitLimits, SourcePermit};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode, Version};
@@ -123,7 +123,7 @@ impl ServedConnection {
         let mut reservation = self.state.answers.reservation(source);
         let limits = self.state.settings.current().limits.answers();
         let Some(refused) =
-            refused.filter(|_| !reservation.grow(size_of_val(&*answered) + head_len, limits.bytes))
+            refused.filter(|_| reservation.add(size_of_val(&*answered) + head_len, limits.bytes).is_err())
         else {
             return ResponseFuture::Later { answered, _reservation: reservation };
         };
@@ -185,7 +185,7 @@ enum ResponseFuture<'a> {
     Later {
         answered: Pin<Box<dyn Future<Output = Response<ConnectionBody>> + Send + 'a>>,
         /// What this takes.
-        _reservation: BodyReservation,
+        _reservation: SourcePermit,
     },
 }
 
@@ -218,9 +218,9 @@ pub async fn serve(
     // A proxy has connections of many clients.
     let per_source = if is_trusted { usize::MAX } else { settings.limits.connections_per_source };
     // The total is limited by the permits of the workers.
-    let limits = |per_source| PermitLimits { permits: usize::MAX, per_source };
+    let limits = |per_source| PermitLimits { all: usize::MAX, per_holder: per_source };
     let take = |address, per_source| {
-        let permit = state.connections.take(address, limits(per_source));
+        let permit = state.connections.take(address, limits(per_source)).ok();
         if permit.is_none() {
             state.counters.connections_refused.add();
         }

@@ -11,7 +11,6 @@ use crate::caller_sessions;
 use crate::connections::request_body::RequestBody;
 use crate::pages::{LANGUAGES, PageFrame, language_of};
 use crate::peer::HttpPeer;
-use crate::permits::BodyReservation;
 use crate::proxy::{base, redirect_base};
 use crate::refusal::refuse_method;
 use crate::reply::GatewayResponse;
@@ -29,6 +28,7 @@ use handle_console::reply::MethodNotAllowed;
 use handle_console::request::RateNetworks;
 use handle_console::{ConsoleHost, ConsoleRequest};
 use handle_daemon::metrics::EventCounter;
+use handle_daemon::permits::SourcePermit;
 use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
 use hyper::StatusCode;
@@ -103,14 +103,14 @@ impl From<ServiceError> for ServiceUnanswered {
 
 impl ConsoleHost for GatewayState {
     type Body = RequestBody;
-    type Reservation = BodyReservation;
+    type Reservation = SourcePermit;
 
     async fn read_body(
         &self,
         source: IpAddr,
         body: RequestBody,
         len_max: usize,
-    ) -> Result<(Zeroizing<Vec<u8>>, BodyReservation), StatusCode> {
+    ) -> Result<(Zeroizing<Vec<u8>>, SourcePermit), StatusCode> {
         read_body(self, source, body, len_max).await
     }
 

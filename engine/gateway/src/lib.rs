@@ -35,8 +35,7 @@
 //!   requests per second and on wrong secret keys.
 //! - [`request_log`]: a line for each request.
 //! - [`selection`]: the values that a request names.
-//! - [`permits`]: limits by source on connections, requests and questions; [`answers`]: on bytes of
-//!   answers that wait for their clients.
+//! - [`answers`]: limits by source on bytes of answers that wait for their clients.
 //! - [`visibility`]: when a change is answered.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments. [`phase`]: the phases
@@ -114,7 +113,6 @@ pub mod observe;
 pub mod outbound;
 pub mod pages;
 pub mod peer;
-pub mod permits;
 pub mod phase;
 pub mod program;
 pub mod proxies;

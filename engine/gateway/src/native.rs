@@ -7,7 +7,6 @@
 use crate::administration::AdministrationService;
 use crate::body_streams::spawn;
 use crate::peer::HttpPeer;
-use crate::permits::{BodyLimits, BodyReservation};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, no_capacity, plain, response, set_number};
 use crate::route::Route;
@@ -15,6 +14,7 @@ use crate::secret_guesses::SecretGuess;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, ClientGone, PART_LEN, ResponseBody};
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::permits::{PermitLimits, SourcePermit};
 use handle_daemon::site::SiteRecord;
 use handle_local::connection::LocalConnection;
 use handle_local::kind::LocalKind;
@@ -343,8 +343,8 @@ fn is_as_secure(state: &GatewayState, peer: HttpPeer) -> bool {
 async fn read_answer(
     stream: &mut TcpStream,
     len_max: usize,
-    mut reservation: BodyReservation,
-    limits: BodyLimits,
+    mut reservation: SourcePermit,
+    limits: PermitLimits,
 ) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     loop {
@@ -362,7 +362,7 @@ async fn read_answer(
             return Err(ErrorKind::FileTooLarge.into());
         }
         let len = body_at + envelope.message_len as usize;
-        if !reservation.resize(len.min(limits.per_source), limits) {
+        if reservation.resize(len.min(limits.per_holder), limits).is_err() {
             reservation.note_refusal();
             return Err(ErrorKind::ResourceBusy.into());
         }

@@ -19,7 +19,6 @@ use crate::identifiers::{BackendError, IdentifierMatch};
 use crate::input::{InputError, InputRules};
 use crate::pages::{ErrorPage, FormPage, LANGUAGES, PageError, PageFrame, language_of};
 use crate::peer::HttpPeer;
-use crate::permits::BodyReservation;
 use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
 use crate::refusal::{HttpRefusal, refuse_method};
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders};
@@ -29,6 +28,7 @@ use crate::state::{GatewayState, ReadingState};
 use config::{ProxyConfig, is_host};
 use handle_console::parameters::Parameters;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::permits::SourcePermit;
 use handle_proto::fold;
 use hyper::header;
 use hyper::http::request::Parts;
@@ -123,7 +123,7 @@ async fn read_form(
     parts: &Parts,
     route: Route,
     body: RequestBody,
-) -> Result<Option<(String, BodyReservation)>, StatusCode> {
+) -> Result<Option<(String, SourcePermit)>, StatusCode> {
     if route != Route::Form || !is_form(parts) {
         return Ok(None);
     }

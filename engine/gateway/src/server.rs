@@ -5,7 +5,6 @@ use crate::config::Config;
 use crate::counters::GatewayCounters;
 use crate::inputs::GatewaySources;
 use crate::listeners::{ListenerKind, WorkerListener, WorkerListeners};
-use crate::permits::{BodyBytes, SourcePermits};
 use crate::phase::{CurrentPhase, GatewayPhase};
 use crate::request_log::{RequestLog, RequestLogEntry};
 use crate::sessions::HttpSessions;
@@ -17,6 +16,7 @@ use arc_swap::ArcSwap;
 use handle_console::registration::Registrations;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::ControlSocket;
+use handle_daemon::permits::SourcePermits;
 use handle_daemon::privileges::become_user;
 use handle_daemon::publication;
 use handle_daemon::scrape::ScrapeEndpoint;
@@ -89,7 +89,7 @@ impl Gateway {
                 admin,
                 sessions: HttpSessions::default(),
                 registrations,
-                results: BodyBytes::default(),
+                results: SourcePermits::default(),
                 certificate_addresses: listeners.addresses(ListenerKind::Certificates),
             },
             process: ProcessState {
@@ -101,10 +101,10 @@ impl Gateway {
                 started_unix_ms: now_unix_ms(),
             },
             counters: GatewayCounters::default(),
-            connections: Arc::new(SourcePermits::default()),
-            readers: Arc::new(SourcePermits::default()),
-            bodies: BodyBytes::default(),
-            answers: BodyBytes::default(),
+            connections: SourcePermits::default(),
+            readers: SourcePermits::default(),
+            bodies: SourcePermits::default(),
+            answers: SourcePermits::default(),
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
             rates: SourceRates::new(config.request_rate.sources),

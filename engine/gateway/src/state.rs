@@ -3,7 +3,6 @@
 use crate::administration::AdministrationService;
 use crate::answers::LOOKED_LEN;
 use crate::counters::GatewayCounters;
-use crate::permits::{BodyBytes, SourcePermits};
 use crate::phase::{self, CurrentPhase, GatewayPhase, PhaseReceiver};
 use crate::proxy::rules::ProxyRules;
 use crate::request_log::RequestLog;
@@ -14,6 +13,7 @@ use crate::tls::TlsIdentity;
 use crate::upstream::Upstream;
 use arc_swap::ArcSwap;
 use handle_console::registration::Registrations;
+use handle_daemon::permits::SourcePermits;
 use handle_daemon::secret_guesses::SecretGuesses;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::SiteRecord;
@@ -40,13 +40,13 @@ pub struct GatewayState {
     /// Counters.
     pub counters: GatewayCounters,
     /// Open connections by source.
-    pub connections: Arc<SourcePermits>,
+    pub connections: SourcePermits,
     /// Bodies with many changes that are being read.
-    pub readers: Arc<SourcePermits>,
+    pub readers: SourcePermits,
     /// Bodies of requests that are being received or answered.
-    pub bodies: BodyBytes,
+    pub bodies: SourcePermits,
     /// Answers that their clients have not taken, and requests under way.
-    pub answers: BodyBytes,
+    pub answers: SourcePermits,
     /// The certificate of this process.
     pub tls: Option<TlsIdentity>,
     /// Rates of requests by source.
@@ -82,7 +82,7 @@ pub struct WritingState {
     /// Requests for prefixes.
     pub registrations: Option<Registrations>,
     /// Results of changes that their callers have not taken.
-    pub results: BodyBytes,
+    pub results: SourcePermits,
     /// The addresses at which clients may show certificates.
     pub certificate_addresses: Vec<SocketAddr>,
 }

@@ -220,7 +220,7 @@ impl Body for ResponseBody {
 mod tests {
     use super::*;
     use crate::answers::AnswerLimits;
-    use crate::permits::{BodyBytes, BodyLimits};
+    use handle_daemon::permits::{PermitLimits, SourcePermits};
     use http_body_util::BodyExt as _;
     use std::time::Duration;
 
@@ -229,8 +229,8 @@ mod tests {
         runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), work).await.unwrap() })
     }
 
-    fn streamed(all: &BodyBytes, per_source: usize) -> (BodySender, ResponseBody) {
-        let bytes = BodyLimits { bytes: per_source, per_source };
+    fn streamed(all: &SourcePermits, per_source: usize) -> (BodySender, ResponseBody) {
+        let bytes = PermitLimits { all: per_source, per_holder: per_source };
         let limits = AnswerLimits { bytes, stall: Duration::from_secs(1) };
         let answer = CountedAnswer::begin(all, [192, 0, 2, 1].into(), 0, limits).unwrap();
         ResponseBody::streamed_as(answer, WAITING_LEN)
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn parts_arrive_in_order_and_an_end_without_finish_is_an_error() {
-        let all = BodyBytes::default();
+        let all = SourcePermits::default();
         block_on(async {
             let (mut sender, body) = streamed(&all, 1 << 20);
             sender.write("a").await.unwrap();
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_client_that_is_gone_stops_the_sender() {
         block_on(async {
-            let (mut sender, body) = streamed(&BodyBytes::default(), 1 << 20);
+            let (mut sender, body) = streamed(&SourcePermits::default(), 1 << 20);
             assert!(!sender.is_closed());
             drop(body);
             assert!(sender.is_closed());
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn long_parts_wait_for_each_other_and_a_body_without_capacity_ends() {
-        let all = BodyBytes::default();
+        let all = SourcePermits::default();
         let long = "x".repeat(300_000);
         block_on(async {
             let (mut sender, body) = streamed(&all, 400_000);

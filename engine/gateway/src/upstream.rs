@@ -10,7 +10,6 @@
 
 pub mod config;
 
-use crate::permits::{PermitLimits, SourcePermits};
 use anyhow::Context as _;
 use config::UpstreamConfig;
 use handle_auth::source::SourceList;
@@ -23,6 +22,7 @@ use handle_client::failures::{FailureLimits, FailureMemory};
 use handle_client::lookup::{Client, LookupLimits, LookupOptions, LookupTarget};
 use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, LookupAnswer, LookupError, Question, SharedAnswer};
+use handle_daemon::permits::{PermitLimits, SourcePermits};
 use handle_proto::data::SiteBuf;
 use handle_proto::{Handle, ResponseCode, fold};
 use hyper::StatusCode;
@@ -152,7 +152,7 @@ pub struct Upstream(Arc<UpstreamServices>);
 struct UpstreamServices {
     client: Arc<Client>,
     driver: AsyncDriver,
-    permits: Arc<SourcePermits>,
+    permits: SourcePermits,
     limits: PermitLimits,
     /// The one site that is asked about every handle.
     resolver: Option<SharedSite>,
@@ -216,7 +216,7 @@ impl Upstream {
         Ok(Some(Self(Arc::new(UpstreamServices {
             driver: AsyncDriver::new(Arc::clone(&client)),
             client,
-            permits: Arc::new(SourcePermits::default()),
+            permits: SourcePermits::default(),
             limits: config.question_limits(),
             resolver,
             failures: FailureMemory::new(failure_limits),
@@ -237,7 +237,7 @@ impl Upstream {
         let services = &self.0;
         if !question.is_cacheable() {
             let permit = services.permits.take(source, services.limits);
-            let _permit = permit.ok_or(UpstreamError::Busy)?;
+            let _permit = permit.map_err(|_| UpstreamError::Busy)?;
             return services.ask_past_the_cache(question).await.map(UpstreamAnswer::current);
         }
         let stale = services.client.cache.get_stale(question, driver::now());
@@ -248,12 +248,12 @@ impl Upstream {
         }
         let stale = stale.filter(|stale| stale.expired_ms < services.stale_if_error_ms);
         let permit = services.permits.take(source, services.limits);
-        if (permit.is_none() || services.failures.is_remembered(question))
+        if (permit.is_err() || services.failures.is_remembered(question))
             && let Some(answer) = services.client.cache.get(question, driver::now())
         {
             return Ok(UpstreamAnswer::current(answer.spelt(&question.handle)));
         }
-        let Some(_permit) = permit else {
+        let Ok(_permit) = permit else {
             return services.stale_or(stale, question, Err(UpstreamError::Busy));
         };
         // Last, because a question that is not refused here has to be asked.
@@ -274,7 +274,7 @@ impl Upstream {
     /// Number of further questions that may be asked now.
     #[must_use]
     pub fn permits_left(&self) -> usize {
-        self.0.limits.permits.saturating_sub(self.0.permits.count())
+        self.0.limits.all.saturating_sub(self.0.permits.count())
     }
 
     /// Number of expired answers that were served.
@@ -298,7 +298,7 @@ impl UpstreamServices {
     /// Renews the answer to a question, unless a renewal is in progress or has just failed.
     fn renew(self: &Arc<Self>, source: IpAddr, question: &Question) {
         let key = self.failures.key(question);
-        let Some(permit) = self.permits.take(source, self.limits) else { return };
+        let Ok(permit) = self.permits.take(source, self.limits) else { return };
         if !self.renewing().insert(key) {
             return;
         }

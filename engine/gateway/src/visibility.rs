@@ -24,7 +24,7 @@ impl GatewayState {
         let timeout = Duration::from_millis(settings.admin.visible_ms.into());
         let take_permit = || {
             let waits = self.writing.admin.as_ref()?.visible_waits();
-            waits.take(source, settings.admin.visible_waits()).filter(|_| !timeout.is_zero())
+            waits.take(source, settings.admin.visible_waits()).ok().filter(|_| !timeout.is_zero())
         };
         if let Some(upstream) = &self.reading.upstream {
             let handles: Vec<Vec<u8>> = handles.into_iter().map(<[u8]>::to_vec).collect();

@@ -10,9 +10,8 @@
 //! Neither the workers nor the threads that sign wait for forwarding: a few separate threads do,
 //! with a time limit. The number of requests is bounded (`permits`), fairly by source. A request
 //! beyond the bound is answered that the server is busy, and so is a request that `handle-admin`
-//! does not answer. When `handle-admin` hangs, only few requests are tried (`breaker`).
+//! does not answer. When `handle-admin` hangs, only few requests are tried ([`CircuitBreaker`]).
 
-pub(crate) mod breaker;
 pub mod config;
 pub(crate) mod permits;
 pub(crate) mod queue;
@@ -21,9 +20,10 @@ pub(crate) mod stats;
 pub(crate) mod thread;
 
 use crate::slow::queue::SlowJob;
-use breaker::CircuitBreaker;
 use config::ForwardConfig;
-use permits::{ForwardPermit, ForwardPermits, NoPermit};
+use handle_daemon::breaker::CircuitBreaker;
+use handle_daemon::permits::NoPermit;
+use permits::{ForwardPermit, ForwardPermits};
 use queue::{ForwardItem, ForwardQueue};
 use stats::ForwardCounts;
 pub(crate) use stats::ForwardStats;
@@ -49,14 +49,17 @@ impl Forwarder {
     /// Creates the forwarder that `config` describes; `None` when nothing is forwarded.
     /// `jobs_count` is the number of jobs of the slow path.
     pub(crate) fn new(config: &ForwardConfig, jobs_count: usize) -> Option<Self> {
+        let [timeout, backoff] =
+            [config.timeout_ms, config.backoff_ms].map(|ms| Duration::from_millis(ms.into()));
         Some(Self {
             path: config.socket.clone()?,
             threads: config.requests,
-            timeout: Duration::from_millis(config.timeout_ms.into()),
+            timeout,
             identities: config.identities,
             queue: ForwardQueue::default(),
             permits: ForwardPermits::new(config, jobs_count),
-            breaker: CircuitBreaker::new(Duration::from_millis(config.backoff_ms.into())),
+            // Sending and receiving each have the timeout.
+            breaker: CircuitBreaker::new(1, backoff, 2 * timeout),
             counts: ForwardCounts::default(),
         })
     }
@@ -67,7 +70,7 @@ impl Forwarder {
         match entered {
             Ok(_) => self.counts.accepted(),
             Err(NoPermit::Full) => self.counts.refused_full(),
-            Err(NoPermit::OfSource) => self.counts.refused_of_source(),
+            Err(NoPermit::OfHolder) => self.counts.refused_of_source(),
         }
         entered.ok()
     }

@@ -1,11 +1,11 @@
 //! A source with its limits: permits, circuit breaker, cache and counters.
 
-use crate::breaker::{BreakerChange, SourceBreaker};
 use crate::cache::AnswerCache;
 use crate::config::SourceConfig;
 use crate::counts::SourceCounts;
 use crate::error::SourceError;
 use crate::{RecordSource, SourceChange};
+use handle_daemon::breaker::{BreakerChange, CircuitBreaker};
 use handle_daemon::permits::CountedPermit;
 use handle_store::RecordBuf;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub struct GuardedSource {
     timeout: Duration,
     outstanding_max: usize,
     outstanding: AtomicUsize,
-    breaker: SourceBreaker,
+    breaker: CircuitBreaker,
     cache: Mutex<AnswerCache>,
     /// Questions under way, which others who ask the same wait for.
     flights: Mutex<HashMap<Vec<u8>, Arc<SourceFlight>>>,
@@ -72,7 +72,7 @@ impl GuardedSource {
             timeout: config.timeout(),
             outstanding_max: config.outstanding,
             outstanding: AtomicUsize::new(0),
-            breaker: SourceBreaker::new(config.failures, config.pause()),
+            breaker: CircuitBreaker::new(config.failures, config.pause(), config.pause()),
             cache: Mutex::new(AnswerCache::new(
                 config.cache_bytes,
                 seconds(config.cache_s),
@@ -105,7 +105,7 @@ impl GuardedSource {
     /// Whether it is paused, because it has failed repeatedly.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.breaker.is_paused()
+        self.breaker.is_open()
     }
 
     /// Bytes of cached answers.
@@ -219,14 +219,14 @@ impl GuardedSource {
     fn note(&self, error: Option<&SourceError>) {
         let source = &self.name;
         let change = match error {
-            Some(error) if error.is_silence() => self.breaker.failed(Instant::now()),
-            _ => self.breaker.answered(),
+            Some(error) if error.is_silence() => self.breaker.note_failure(Instant::now()),
+            _ => self.breaker.note_answer(),
         };
         match (change, error) {
-            (BreakerChange::Paused, Some(error)) => {
+            (BreakerChange::Opened, Some(error)) => {
                 tracing::warn!(source, %error, "a source of records does not answer and is paused");
             }
-            (BreakerChange::Recovered, _) => tracing::info!(source, "a source of records answers again"),
+            (BreakerChange::Closed, _) => tracing::info!(source, "a source of records answers again"),
             (_, Some(error)) => tracing::debug!(source, %error, "a source of records did not answer"),
             _ => {}
         }

@@ -40,7 +40,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod breaker;
 mod cache;
 pub mod config;
 pub mod contract;

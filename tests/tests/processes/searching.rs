@@ -145,7 +145,8 @@ fn a_search_without_capacity_for_its_answer_is_refused_before_it_is_made() {
     let made = searches();
     let limits = state.settings.current().limits.answers().bytes;
     let mut unread = state.answers.reservation(std::net::Ipv4Addr::LOCALHOST.into());
-    assert!(unread.grow(limits.per_source - 24_000, limits), "as by other answers that nobody reads");
+    let others = limits.per_holder - 24_000;
+    assert!(unread.add(others, limits).is_ok(), "as by other answers that are not read");
     for more in ["", "&retrieverecords=true"] {
         let refused = service.search(ADMINISTRATOR, &format!("{query}{more}"));
         assert_eq!((refused.status, refused.json()["responseCode"].as_i64()), (503, Some(3)), "{more}");

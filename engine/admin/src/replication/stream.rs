@@ -1,9 +1,9 @@
 //! The bytes of a stream: blocks, each of which is followed by its signature in a signed stream.
 
-use super::permits::StreamPermit;
 use super::receivers::Receivers;
 use super::source::{ItemCounts, SourceError, StreamSource};
 use handle_auth::PrivateKey;
+use handle_daemon::permits::HeldPermits;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::put;
 use handle_proto::wire::replication_stream::{DIGEST_NAME, StreamProtection};
@@ -72,7 +72,7 @@ pub struct ReplicationStream {
     has_more: bool,
     is_repeated: bool,
     receivers: Arc<Receivers>,
-    _permit: StreamPermit,
+    _permit: HeldPermits<String>,
 }
 
 impl ReplicationStream {
@@ -81,7 +81,7 @@ impl ReplicationStream {
         protection: StreamProtection,
         key: Option<Arc<PrivateKey>>,
         tls: Option<Arc<ServerConfig>>,
-        permit: StreamPermit,
+        permit: HeldPermits<String>,
         receivers: Arc<Receivers>,
     ) -> Self {
         let mut out = BlockWriter::new(key);

@@ -26,13 +26,13 @@ use crate::body_streams;
 use crate::bulk::{self, BulkError, OpenTries, RequestKey};
 use crate::config::BulkLimits;
 use crate::connections::request_body::RequestBody;
-use crate::permits::{BodyReservation, PermitLimits, SourcePermit};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, set_number};
 use crate::state::GatewayState;
 use crate::stream::{BodySender, ClientGone, ResponseBody};
 use change_line::LineChange;
 use handle_client::administration::ClientIdentity;
+use handle_daemon::permits::{PermitLimits, SourcePermit};
 use handle_local::bulk::{FRAME_LEN, KEY_LEN_MAX};
 use handle_local::connection::{FrameReader, FrameWriter, LocalConnection};
 use handle_proto::ResponseCode;
@@ -68,7 +68,7 @@ const OTHER_MEDIA: &str = "Unsupported media type: send application/x-ndjson, te
 
 /// Bodies that are read at a time: each has a thread, as long as its client sends. Only proven
 /// callers get one.
-const READERS: PermitLimits = PermitLimits { permits: 256, per_source: 32 };
+const READERS: PermitLimits = PermitLimits { all: 256, per_holder: 32 };
 
 /// Answers a request to change many records.
 pub(super) async fn batch(
@@ -121,7 +121,7 @@ pub(super) async fn batch(
     let Some((sender, body)) = ResponseBody::of_results(state, request.peer.address) else {
         return HttpRefusal::TooManyAnswers.respond_json(&settings);
     };
-    let reader = state.readers.take(source, READERS).and_then(|permit| unread.read(permit).ok());
+    let reader = state.readers.take(source, READERS).ok().and_then(|permit| unread.read(permit).ok());
     let Some(changes) = reader else { return refuse(state, request, BulkError::busy()) };
     let mut read = BatchBody { changes, has_arrived: reservation.is_some(), first: None };
     if form == BodyForm::Any
@@ -151,7 +151,7 @@ async fn read_body(
     body: RequestBody,
     form: BodyForm,
     name: String,
-) -> Result<(UnreadBody, RequestKey, BodyReservation), ApiRefusal> {
+) -> Result<(UnreadBody, RequestKey, SourcePermit), ApiRefusal> {
     let limits = &state.settings.current_shared().limits;
     let timeout = limits.transfer_time();
     let reservation = state.bodies.reservation(request.peer.address);

@@ -13,11 +13,11 @@ use crate::api::request::{
 use crate::body_collection::read_body;
 use crate::conditions;
 use crate::connections::request_body::RequestBody;
-use crate::permits::BodyReservation;
 use crate::reply::GatewayResponse;
 use crate::state::GatewayState;
 use crate::target;
 use handle_client::administration::record_change::{ChangeKind, ChangeOutcome, RecordChange, carry_out};
+use handle_daemon::permits::SourcePermit;
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::{ResponseCode, ValueBuf};
 use hyper::header;
@@ -110,7 +110,7 @@ async fn read_change(
     request: &ApiRequest<'_>,
     name: &str,
     body: RequestBody,
-) -> Result<(RecordChange, Option<BodyReservation>), ApiRefusal> {
+) -> Result<(RecordChange, Option<SourcePermit>), ApiRefusal> {
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     if name.len() > HANDLE_LEN_MAX {
         let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");

@@ -12,7 +12,6 @@ use crate::api::source_time::{RATE_PAUSE, TURN, take_turn};
 use crate::body_collection::read_body;
 use crate::body_streams;
 use crate::connections::request_body::RequestBody;
-use crate::permits::BodyReservation;
 use crate::record::{HttpQuestion, RecordAnswer};
 use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
@@ -20,6 +19,7 @@ use crate::selection::ValueSelection;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, ClientGone, ResponseBody};
 use handle_client::question::AnswerWants;
+use handle_daemon::permits::SourcePermit;
 use handle_proto::ResponseCode;
 use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -148,7 +148,7 @@ struct BulkQuestion {
     names: Vec<BulkName>,
     selection: ValueSelection,
     /// The reservation of the body that has the names.
-    _reservation: BodyReservation,
+    _reservation: SourcePermit,
     wants: AnswerWants,
     refers: bool,
     source: IpAddr,

@@ -20,12 +20,12 @@ use super::served_connection::ServedConnection;
 use crate::admission::admit;
 use crate::counters::RequestKind;
 use crate::fast_path::{PlainHandle, RecordQuery};
-use crate::permits::BodyReservation;
 use crate::phase::GatewayPhase;
 use crate::request_log::{LoggedResponse, RequestLogEntry};
 use crate::route::{Route, RoutedPath};
 use crate::state::GatewayState;
 use answer::AnswerWriter;
+use handle_daemon::permits::SourcePermit;
 use head::{PlainHead, UnreadHead};
 use hyper::StatusCode;
 use std::cell::RefCell;
@@ -101,7 +101,7 @@ struct PlainConnection<'s, S> {
     /// Answers that wait for the client to read.
     unsent: Vec<u8>,
     /// The reservation that they take.
-    reservation: BodyReservation,
+    reservation: SourcePermit,
     /// How many of their bytes have been written.
     sent_len: usize,
     is_flushed: bool,
@@ -192,7 +192,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
                 Poll::Pending => {
                     let state = &self.served.state;
                     let limits = state.settings.current().limits.answers();
-                    if !self.reservation.grow(answers.len() - sent_len, limits.bytes) {
+                    if self.reservation.add(answers.len() - sent_len, limits.bytes).is_err() {
                         state.answers.note_refusal();
                         return Err(ErrorKind::QuotaExceeded.into());
                     }

@@ -2,8 +2,8 @@
 
 use crate::failure_series::{FailureSeries, SeriesTexts};
 use crate::outbound::{HttpOrigin, OutboundError};
-use crate::permits::{PermitLimits, SourcePermits};
 use anyhow::{Context as _, ensure};
+use handle_daemon::permits::{PermitLimits, SourcePermits};
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
@@ -21,7 +21,7 @@ pub struct Backend {
     path_template: String,
     timeout: Duration,
     bytes_max: usize,
-    permits: Arc<SourcePermits>,
+    permits: SourcePermits,
     limits: PermitLimits,
     failures: FailureSeries,
 }
@@ -110,8 +110,8 @@ impl Backend {
             path_template: format!("/{path}"),
             timeout: Duration::from_millis(timeout_ms.into()),
             bytes_max,
-            permits: Arc::new(SourcePermits::default()),
-            limits: PermitLimits { permits: requests, per_source: requests.div_ceil(4) },
+            permits: SourcePermits::default(),
+            limits: PermitLimits { all: requests, per_holder: requests.div_ceil(4) },
             failures: FailureSeries::with_texts(format_args!("{scheme}{authority}"), TEXTS),
         })
     }
@@ -131,7 +131,7 @@ impl Backend {
         path: &str,
         accept: Option<&HeaderValue>,
     ) -> Result<BackendAnswer, BackendError> {
-        let Some(_permit) = self.permits.take(source, self.limits) else { return Err(BackendError::Busy) };
+        let Ok(_permit) = self.permits.take(source, self.limits) else { return Err(BackendError::Busy) };
         let exchanged = tokio::time::timeout(self.timeout, self.exchange(path, accept)).await;
         let (answer, reason) = match exchanged {
             Ok(Ok(answer)) => (Ok(answer), None),

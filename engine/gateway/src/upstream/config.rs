@@ -1,7 +1,7 @@
 //! Settings of the Handle System.
 
-use crate::permits::PermitLimits;
 use handle_client::plan::PRIVATE_NETWORKS;
+use handle_daemon::permits::PermitLimits;
 use handle_daemon::settings;
 use handle_daemon::settings::NETWORKS;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ impl UpstreamConfig {
     /// Questions at a time, of all sources and of one.
     #[must_use]
     pub const fn question_limits(&self) -> PermitLimits {
-        PermitLimits { permits: self.questions, per_source: self.questions.div_ceil(4) }
+        PermitLimits { all: self.questions, per_holder: self.questions.div_ceil(4) }
     }
 
     /// Questions at a time of one request about many names.

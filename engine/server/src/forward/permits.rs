@@ -2,62 +2,72 @@
 //! permit.
 
 use super::config::ForwardConfig;
-use handle_auth::source::networks_of;
-use std::collections::HashMap;
+use handle_auth::source::Network;
+use handle_daemon::permits::{CountedPermit, HeldPermits, NoPermit, PermitHolder, PermitLimits, Permits};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The permits of requests that are being forwarded or wait to be. Only threads of the slow path
 /// lock this table.
 #[derive(Debug)]
 pub(crate) struct ForwardPermits {
-    all_max: usize,
-    per_source_max: usize,
-    per_network_max: usize,
+    all: Permits<ForwardSource>,
+    limits: PermitLimits<SourceLimits>,
+    datagrams: Arc<AtomicUsize>,
     datagrams_max: usize,
+    listings: Arc<AtomicUsize>,
     listings_max: usize,
-    taken: Mutex<TakenPermits>,
 }
 
-#[derive(Debug, Default)]
-struct TakenPermits {
-    all: usize,
-    datagrams: usize,
-    listings: usize,
-    of_source: HashMap<IpAddr, usize>,
-    of_network: HashMap<IpAddr, usize>,
-}
-
-/// The permit of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The permit of one request, which is free when this is dropped.
+#[derive(Debug)]
 pub(crate) struct ForwardPermit {
-    source: IpAddr,
-    network: IpAddr,
-    is_datagram: bool,
-    is_listing: bool,
+    _of_source: HeldPermits<ForwardSource>,
+    _of_datagram: Option<CountedPermit<Arc<AtomicUsize>>>,
+    of_listing: Option<CountedPermit<Arc<AtomicUsize>>>,
 }
 
-/// Why no permit is available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoPermit {
-    /// All permits are taken, or all permits for datagrams.
-    Full,
-    /// The source or its network has reached its limit.
-    OfSource,
+/// A source with the /24 of IPv4 or the /48 of IPv6 around it.
+#[derive(Clone, Copy, Debug)]
+struct ForwardSource(IpAddr);
+
+/// How many permits a source may have.
+#[derive(Clone, Copy, Debug)]
+struct SourceLimits {
+    of_source: usize,
+    of_network: usize,
+}
+
+impl PermitHolder for ForwardSource {
+    type Key = Network;
+    type Limit = SourceLimits;
+
+    fn keys(&self) -> impl Iterator<Item = Network> {
+        let address = self.0.to_canonical();
+        let bits = if address.is_ipv4() { [32, 24] } else { [64, 48] };
+        bits.into_iter().map(move |bits| Network::new(address, bits))
+    }
+
+    fn limit_of(at: usize, limit: SourceLimits) -> usize {
+        if at == 0 { limit.of_source } else { limit.of_network }
+    }
 }
 
 impl ForwardPermits {
     /// Creates as many permits as `config` says, but never more than half of the `jobs_count` jobs
     /// of the slow path.
     pub(crate) fn new(config: &ForwardConfig, jobs_count: usize) -> Self {
-        let all_max = config.queue_requests.min(jobs_count.div_ceil(2));
+        let (all, of_source) =
+            (config.queue_requests.min(jobs_count.div_ceil(2)), config.requests_per_source);
+        let per_holder = SourceLimits { of_source, of_network: of_source.max(all / 4) };
         Self {
-            all_max,
-            per_source_max: config.requests_per_source,
-            per_network_max: config.requests_per_source.max(all_max / 4),
+            all: Permits::default(),
+            limits: PermitLimits { all, per_holder },
+            datagrams: Arc::default(),
             datagrams_max: config.datagrams,
+            listings: Arc::default(),
             listings_max: config.listings,
-            taken: Mutex::default(),
         }
     }
 
@@ -66,61 +76,25 @@ impl ForwardPermits {
     /// # Errors
     /// When no permit is available.
     pub(crate) fn enter(&self, ip: IpAddr, is_datagram: bool) -> Result<ForwardPermit, NoPermit> {
-        let [network, _, source] = networks_of(ip);
-        let mut taken = self.lock_taken();
-        if taken.all >= self.all_max || is_datagram && taken.datagrams >= self.datagrams_max {
-            return Err(NoPermit::Full);
-        }
-        let has = |map: &HashMap<IpAddr, usize>, key| map.get(&key).copied().unwrap_or(0);
-        if has(&taken.of_source, source) >= self.per_source_max
-            || has(&taken.of_network, network) >= self.per_network_max
-        {
-            return Err(NoPermit::OfSource);
-        }
-        taken.all += 1;
-        taken.datagrams += usize::from(is_datagram);
-        *taken.of_source.entry(source).or_default() += 1;
-        *taken.of_network.entry(network).or_default() += 1;
-        Ok(ForwardPermit { source, network, is_datagram, is_listing: false })
+        let of_datagram =
+            || CountedPermit::take(Arc::clone(&self.datagrams), self.datagrams_max).ok_or(NoPermit::Full);
+        let of_datagram = is_datagram.then(of_datagram).transpose()?;
+        let of_source = self.all.take(ForwardSource(ip), self.limits)?;
+        Ok(ForwardPermit { _of_source: of_source, _of_datagram: of_datagram, of_listing: None })
     }
 
     /// Notes that the request of `permit` has become a listing. Returns false when the limit of
     /// listings is reached.
     pub(crate) fn begin_listing(&self, permit: &mut ForwardPermit) -> bool {
-        let mut taken = self.lock_taken();
-        if permit.is_listing {
-            return true;
+        if permit.of_listing.is_none() {
+            permit.of_listing = CountedPermit::take(Arc::clone(&self.listings), self.listings_max);
         }
-        permit.is_listing = taken.listings < self.listings_max;
-        taken.listings += usize::from(permit.is_listing);
-        permit.is_listing
-    }
-
-    /// Frees a permit.
-    pub(crate) fn leave(&self, permit: ForwardPermit) {
-        let mut taken = self.lock_taken();
-        let taken = &mut *taken;
-        taken.all -= 1;
-        taken.datagrams -= usize::from(permit.is_datagram);
-        taken.listings -= usize::from(permit.is_listing);
-        for (map, key) in [(&mut taken.of_source, permit.source), (&mut taken.of_network, permit.network)] {
-            if let Some(count) = map.get_mut(&key) {
-                *count -= 1;
-                if *count == 0 {
-                    map.remove(&key);
-                }
-            }
-        }
+        permit.of_listing.is_some()
     }
 
     /// The number of taken permits, and how many of these are taken by listings.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let taken = self.lock_taken();
-        (taken.all, taken.listings)
-    }
-
-    fn lock_taken(&self) -> MutexGuard<'_, TakenPermits> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        (self.all.count(), self.listings.load(Ordering::Relaxed))
     }
 }
 
@@ -146,32 +120,33 @@ mod tests {
     #[test]
     fn a_source_and_its_network_have_so_many_and_others_still_get_in() {
         let permits = permits();
-        let first = permits.enter(v6(1, 1, 1), false).unwrap();
-        permits.enter(v6(1, 1, 2), false).unwrap();
-        assert_eq!(permits.enter(v6(1, 1, 3), false), Err(NoPermit::OfSource), "a /64 is one source");
-        permits.enter(v6(1, 2, 1), false).unwrap();
-        permits.enter(v6(1, 3, 1), false).unwrap();
-        assert_eq!(permits.enter(v6(1, 4, 1), false), Err(NoPermit::OfSource), "a fourth for a /48");
-        permits.enter(v6(2, 4, 1), false).unwrap();
-        permits.enter([192, 0, 2, 1].into(), false).unwrap();
-        permits.leave(first);
-        permits.enter(v6(1, 1, 3), false).unwrap();
-        assert_eq!(permits.counts(), (6, 0));
+        let mut taken = Vec::new();
+        let mut enter = |ip| permits.enter(ip, false).map(|permit| taken.push(permit));
+        assert_eq!([v6(1, 1, 1), v6(1, 1, 2)].map(&mut enter), [Ok(()); 2]);
+        assert_eq!(enter(v6(1, 1, 3)), Err(NoPermit::OfHolder), "a /64 is one source");
+        assert_eq!([v6(1, 2, 1), v6(1, 3, 1)].map(&mut enter), [Ok(()); 2]);
+        assert_eq!(enter(v6(1, 4, 1)), Err(NoPermit::OfHolder), "a fifth for a /48");
+        assert_eq!([v6(2, 4, 1), [192, 0, 2, 1].into()].map(&mut enter), [Ok(()); 2]);
+        drop(taken.swap_remove(0));
+        let last = permits.enter(v6(1, 1, 3), false);
+        assert!(last.is_ok() && permits.counts() == (6, 0));
+        taken.clear();
+        let of_network: Vec<_> = (1..=5).map(|n| permits.enter([192, 0, 2, n].into(), false)).collect();
+        assert!(of_network[..4].iter().all(Result::is_ok));
+        assert_eq!(of_network[4].as_ref().err(), Some(&NoPermit::OfHolder), "a fifth for a /24");
     }
 
     #[test]
     fn datagrams_take_only_their_part() {
         let permits = permits();
         let enter = |n: u8, is_datagram| permits.enter([192, 0, n, 1].into(), is_datagram);
-        for n in 0..6 {
-            enter(n, true).unwrap();
-        }
-        assert_eq!(enter(6, true), Err(NoPermit::Full));
+        let _datagrams: Vec<_> = (0..6).map(|n| enter(n, true).unwrap()).collect();
+        assert_eq!(enter(6, true).err(), Some(NoPermit::Full));
         let connected: Vec<_> = (0..10).map(|n| enter(100 + n, false).unwrap()).collect();
-        assert_eq!(enter(200, false), Err(NoPermit::Full));
-        connected.into_iter().for_each(|permit| permits.leave(permit));
+        assert_eq!(enter(200, false).err(), Some(NoPermit::Full));
+        drop(connected);
         assert_eq!(permits.counts(), (6, 0));
-        assert_eq!(enter(6, true), Err(NoPermit::Full), "those of connections are not theirs");
+        assert_eq!(enter(6, true).err(), Some(NoPermit::Full), "those of connections are not theirs");
     }
 
     #[test]
@@ -181,18 +156,18 @@ mod tests {
         let (mut first, mut second) = (permit(1), permit(2));
         assert!(permits.begin_listing(&mut first) && permits.begin_listing(&mut first));
         assert!(!permits.begin_listing(&mut second));
-        permits.leave(first);
+        drop(first);
         assert!(permits.begin_listing(&mut second));
-        permits.leave(second);
+        assert_eq!(permits.counts(), (1, 1));
+        drop(second);
         assert_eq!(permits.counts(), (0, 0));
-        assert!(permits.lock_taken().of_source.is_empty() && permits.lock_taken().of_network.is_empty());
     }
 
     #[test]
     fn the_slow_path_keeps_half_of_its_jobs() {
         let permits = ForwardPermits::new(&ForwardConfig::default(), 4);
-        permits.enter([192, 0, 2, 1].into(), false).unwrap();
-        permits.enter([198, 51, 100, 1].into(), false).unwrap();
-        assert_eq!(permits.enter([203, 0, 113, 1].into(), false), Err(NoPermit::Full));
+        let enter = |ip: [u8; 4]| permits.enter(ip.into(), false);
+        let _taken = (enter([192, 0, 2, 1]).unwrap(), enter([198, 51, 100, 1]).unwrap());
+        assert_eq!(enter([203, 0, 113, 1]).err(), Some(NoPermit::Full));
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct ForwardStats {
     pub(crate) waiting: usize,
     /// Listings in progress.
     pub(crate) listings: usize,
-    /// Whether the circuit breaker rests.
+    /// Whether the circuit breaker is open.
     pub(crate) is_open: bool,
 }
 

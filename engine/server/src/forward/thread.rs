@@ -30,7 +30,7 @@ type Answer = Zeroizing<Vec<u8>>;
 
 /// Why `handle-admin` did not answer a request.
 enum ForwardFailure {
-    /// The circuit breaker rests, because `handle-admin` recently took too long.
+    /// The circuit breaker is open, because `handle-admin` recently took too long.
     BackedOff,
     /// The connection was refused or failed, or the answer took too long.
     Broken(io::Error),
@@ -58,7 +58,7 @@ impl ForwardThread {
                 ForwardItem::Job(job) => job,
                 ForwardItem::End(forwarding) => {
                     forward.counts.abandoned();
-                    forward.permits.leave(forwarding.permit);
+                    drop(forwarding);
                     continue;
                 }
             };
@@ -69,12 +69,14 @@ impl ForwardThread {
                 job.answer.clear();
                 forwarding.stage = ForwardStage::Over;
                 forward.counts.failed();
-                forward.breaker.not_there();
+                forward.breaker.note_answer();
                 self.lane = None;
             }
-            match forwarding.has_more() {
-                true => job.forwarding = Some(forwarding),
-                false => forward.permits.leave(forwarding.permit),
+            if forwarding.has_more() {
+                job.forwarding = Some(forwarding);
+            } else {
+                // Its permit is free before the answer is sent.
+                drop(forwarding);
             }
             path.queues.give_back(job);
         }
@@ -92,7 +94,7 @@ impl ForwardThread {
             ForwardFailure::TooManyListings => forward.counts.refused_listing(),
             ForwardFailure::Broken(error) if is_too_slow(&error) => {
                 forward.counts.timed_out();
-                forward.breaker.took_too_long(Instant::now());
+                forward.breaker.note_failure(Instant::now());
                 tracing::warn!(
                     timeout_ms = forward.timeout.as_millis(),
                     "handle-admin did not answer a forwarded request in time"
@@ -100,7 +102,7 @@ impl ForwardThread {
             }
             ForwardFailure::Broken(error) => {
                 forward.counts.failed();
-                forward.breaker.not_there();
+                forward.breaker.note_answer();
                 tracing::debug!(%error, "a request could not be forwarded to handle-admin");
             }
         }
@@ -124,7 +126,7 @@ impl ForwardThread {
                     return Err(ForwardFailure::BackedOff);
                 }
                 let begun = self.begin(forward, &frame)?;
-                forward.breaker.answered();
+                forward.breaker.note_answer();
                 begun
             }
             ForwardStage::Listing(mut lane) => {

@@ -11,8 +11,8 @@ use super::{GROUP_LEN, GROUP_LINES, GROUP_TIMEOUT, LineState, result_line, too_m
 use crate::body_streams;
 use crate::bulk;
 use crate::connections::request_body::RequestBody;
-use crate::permits::SourcePermit;
 use crate::state::GatewayState;
+use handle_daemon::permits::SourcePermit;
 use handle_formats::input::{
     InputEntry, InputError, InputForm, InputPosition, InputReader, InputStream, JsonObjects,
 };
