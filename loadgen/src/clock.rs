@@ -1,6 +1,8 @@
 //! The clock of a run: nanoseconds from its start, and their relation to the time of day.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
+
+use handle_auth::clock::now_unix;
 
 /// Monotonic time from the start of a run, which may be in the future.
 #[derive(Clone, Copy, Debug)]
@@ -15,9 +17,10 @@ impl Clock {
     #[must_use]
     pub fn new(start: Instant) -> Self {
         let now = Instant::now();
+        let unix_ns = i128::try_from(now_unix().as_nanos()).unwrap_or(i128::MAX);
         let ahead = i128::try_from(start.saturating_duration_since(now).as_nanos()).unwrap_or(0);
         let behind = i128::try_from(now.saturating_duration_since(start).as_nanos()).unwrap_or(0);
-        Self { start, start_unix_ns: unix_ns() + ahead - behind }
+        Self { start, start_unix_ns: unix_ns + ahead - behind }
     }
 
     /// The current time; 0 before the start.
@@ -44,9 +47,4 @@ impl Clock {
     pub fn start_unix_ms(&self) -> u64 {
         u64::try_from(self.start_unix_ns / 1_000_000).unwrap_or(0)
     }
-}
-
-fn unix_ns() -> i128 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    i128::try_from(since.as_nanos()).unwrap_or(i128::MAX)
 }

@@ -15,7 +15,7 @@ use crate::replication;
 use crate::replication::stream::ReplicationStream;
 use crate::service::reply::unreadable;
 use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
-use handle_daemon::clock::now_unix_s;
+use handle_daemon::clock::{MonotonicClock, now_unix_s};
 use handle_daemon::connections::{ConnectionTable, ConnectionWait, TableLimits};
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
@@ -49,7 +49,7 @@ pub struct AdminConnections {
     gone: Notify,
     /// Permits for processing requests.
     work: Semaphore,
-    started: Instant,
+    clock: MonotonicClock,
 }
 
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl AdminConnections {
             open: Mutex::new(open),
             gone: Notify::new(),
             work: Semaphore::new(config.requests),
-            started: Instant::now(),
+            clock: MonotonicClock::start(),
         }
     }
 
@@ -204,10 +204,6 @@ impl AdminConnections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
     /// Takes a slot for `peer`, if necessary that of another connection.
     fn enter(&self, peer: SocketAddr) -> Result<(SlotId, Arc<Notify>), NoCapacity> {
         let mut open = self.open();
@@ -215,7 +211,7 @@ impl AdminConnections {
             return Err(NoCapacity::OfSource);
         }
         while open.table.len() >= open.connections_max {
-            let slot = open.table.evictable(self.now_ms()).ok_or(NoCapacity::Full)?;
+            let slot = open.table.evictable(self.clock.now_ms()).ok_or(NoCapacity::Full)?;
             open.evict(slot);
             self.counters().connections_evicted.add();
         }
@@ -224,7 +220,7 @@ impl AdminConnections {
         let slot = SlotId { at, turn: open.turn };
         let input = ConnectionInput::default();
         let evicted = Arc::clone(&input.evicted);
-        open.table.insert(slot, peer, self.now_ms(), input);
+        open.table.insert(slot, peer, self.clock.now_ms(), input);
         Ok((slot, evicted))
     }
 
@@ -232,7 +228,7 @@ impl AdminConnections {
     /// none.
     fn free_one(&self) -> bool {
         let mut open = self.open();
-        let Some(slot) = open.table.evictable(self.now_ms()) else { return false };
+        let Some(slot) = open.table.evictable(self.clock.now_ms()) else { return false };
         open.evict(slot);
         self.counters().connections_evicted.add();
         true
@@ -242,7 +238,7 @@ impl AdminConnections {
     /// connection.
     fn wait(&self, slot: SlotId, wait: ConnectionWait) -> bool {
         let mut open = self.open();
-        open.table.wait_for(slot, wait, self.now_ms());
+        open.table.wait_for(slot, wait, self.clock.now_ms());
         if wait != ConnectionWait::Reading {
             let len = open.table.get_mut(slot).map_or(0, |connection| std::mem::take(&mut connection.len));
             open.input_len -= len;

@@ -9,6 +9,7 @@ pub mod config;
 
 use anyhow::Context as _;
 use config::CostlyConfig;
+use handle_auth::clock::MonotonicClock;
 use handle_auth::cost::{self, Units};
 use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{RequestOrigin, SourceList};
@@ -19,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The nice value of these threads: other threads that wake up run first, and on a loaded machine
 /// this work still makes progress.
@@ -34,7 +35,7 @@ pub struct CostlyWork {
     state: Mutex<CostlyState>,
     /// Signalled when work is queued, and when the queue is closed.
     more: Condvar,
-    started: Instant,
+    clock: MonotonicClock,
     units_done: AtomicU64,
     refused: AtomicU64,
 }
@@ -74,7 +75,7 @@ impl CostlyWork {
         let work = Arc::new(Self {
             state: Mutex::new(state),
             more: Condvar::new(),
-            started: Instant::now(),
+            clock: MonotonicClock::start(),
             units_done: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         });
@@ -95,10 +96,6 @@ impl CostlyWork {
 
     fn state(&self) -> MutexGuard<'_, CostlyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Sets the sources that may use all permits of the queue.
@@ -140,7 +137,7 @@ impl CostlyWork {
     fn serve(&self) {
         let mut state = self.state();
         while !state.is_closed {
-            let Some(CostlyJob { origin, cost, run, waiter }) = state.jobs.pop(self.now_ms()) else {
+            let Some(CostlyJob { origin, cost, run, waiter }) = state.jobs.pop(self.clock.now_ms()) else {
                 state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -155,7 +152,7 @@ impl CostlyWork {
             }
             state = self.state();
             state.shares.leave(origin);
-            state.jobs.charge(origin, cost, self.now_ms());
+            state.jobs.charge(origin, cost, self.clock.now_ms());
             // The permit is freed before the waiting thread continues: its client may ask again.
             if let Ok(hand_over) = done {
                 hand_over();

@@ -8,6 +8,7 @@
 //! - [`challenge`]: making and verifying answers to challenges.
 //! - [`challenges`], [`challenge_proof`]: the table of open challenges, and whether an answer was
 //!   made with a given key.
+//! - [`clock`]: the time of day, for all crates above.
 //! - [`source`], [`cost`], [`fair`]: the source of a request, what it costs, and which request is
 //!   next.
 //! - [`holder_counts`]: how many of something each source or identity has.
@@ -72,6 +73,7 @@ pub mod challenge;
 pub mod challenge_proof;
 pub mod challenges;
 mod cipher;
+pub mod clock;
 pub mod cost;
 pub mod digest;
 mod dsa;

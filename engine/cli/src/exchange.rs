@@ -2,6 +2,7 @@
 
 use crate::resolve::of_partial_answer;
 use anyhow::{Context as _, bail};
+use handle_auth::clock::now_unix_s;
 use handle_client::raw_exchange::{self, RawAnswer, RawExchangeError, SocketStep};
 use handle_proto::limit;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
@@ -66,9 +67,7 @@ impl std::error::Error for ServerRefusal {}
 pub fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<OutgoingQuery> {
     // Positive, as deployed clients choose it, and hard to guess for an off-path attacker.
     let request_id = rand::random_range(1..i32::MAX);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-    let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s);
+    let header = Header::request(OpCode::RESOLUTION, flags, now_unix_s());
     // The version of the server is not known yet, so ours is suggested.
     let envelope = Envelope { version: Version::COMPATIBLE, ..Envelope::request(request_id) };
     let message = MessageBuf::request(&envelope, &header, request);

@@ -17,6 +17,7 @@ use crate::refresh::RenewalGuard;
 use crate::sockets::{Datagrams, Sockets};
 use crate::trace::LookupEvent;
 use crate::{ClockReading, Question, RandomSource};
+use handle_auth::clock::now_unix_s;
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceProtocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +27,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Most bytes of one datagram, or of one read from a connection.
 const BUFFER_LEN: usize = 1 << 16;
@@ -90,11 +91,7 @@ impl ResolvedQuestion {
 pub fn now() -> ClockReading {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     let since = BEGAN.get_or_init(Instant::now).elapsed();
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    ClockReading {
-        ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-        unix_s: u32::try_from(unix.as_secs()).unwrap_or(u32::MAX),
-    }
+    ClockReading { ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), unix_s: now_unix_s() }
 }
 
 /// An unpredictable random number from the system. Many are fetched at once: each request takes

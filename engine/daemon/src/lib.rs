@@ -66,10 +66,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub use handle_auth::clock;
+
 pub mod administrators;
 pub mod breaker;
 mod clients;
-pub mod clock;
 pub mod connections;
 pub mod control;
 pub mod event;

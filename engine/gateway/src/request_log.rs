@@ -8,6 +8,7 @@
 use crate::peer::HttpPeer;
 use crate::route::Route;
 use handle_auth::source::Network;
+use handle_daemon::clock::now_unix;
 use handle_daemon::line_log::{LineLog, LineLogError, LineLogWriter};
 use handle_daemon::settings;
 use handle_daemon::settings::SettingType;
@@ -22,7 +23,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 settings! {
     /// The log of requests. Queries and credentials are not logged.
@@ -152,12 +153,11 @@ impl RequestLogEntry {
         let HttpPeer { address, is_tls, .. } = peer;
         let (whole, some) = if address.is_ipv4() { (32, config.ipv4_bits) } else { (128, config.ipv6_bits) };
         let bits = if config.whole_addresses { whole } else { some };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Where the client comes from may have a query as well.
         let referer = request.referer.map(header_text);
         let referer = referer.map(|text| text.split(['?', '#']).next().unwrap_or_default().into());
         Self {
-            unix_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX),
+            unix_us: i64::try_from(now_unix().as_micros()).unwrap_or(i64::MAX),
             address: Network::new(address, bits),
             method: request.method.clone(),
             path: cut(request.path, PATH_LEN_MAX),

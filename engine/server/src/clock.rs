@@ -1,6 +1,6 @@
 //! The clock of a worker.
 
-use handle_daemon::clock::{now_unix, wire_s};
+use handle_daemon::clock::{MonotonicClock, now_unix, wire_s};
 use std::time::{Duration, Instant};
 
 /// The current time of a worker, read once after each wait, and once before it sends answers of the
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// query log. A clock is read otherwise only where an interval ends that is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerClock {
-    started: Instant,
+    since_start: MonotonicClock,
     now: Instant,
     now_unix: Duration,
 }
@@ -16,8 +16,7 @@ pub(crate) struct WorkerClock {
 impl WorkerClock {
     /// Starts the clock.
     pub(crate) fn new() -> Self {
-        let now = Instant::now();
-        Self { started: now, now, now_unix: now_unix() }
+        Self { since_start: MonotonicClock::start(), now: Instant::now(), now_unix: now_unix() }
     }
 
     /// Reads the time.
@@ -32,7 +31,7 @@ impl WorkerClock {
 
     /// Milliseconds since the clock was started.
     pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from((self.now - self.started).as_millis()).unwrap_or(u64::MAX)
+        self.since_start.ms_at(self.now)
     }
 
     /// The time since 1970, for logs.

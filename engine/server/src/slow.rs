@@ -33,6 +33,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
+use handle_auth::clock::MonotonicClock;
 use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_daemon::shutdown::Shutdown;
@@ -50,7 +51,7 @@ use stats::SlowCounters;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use template_times::TemplateTimes;
 
 /// How often expired sessions are removed. An expired session is not found before that either.
@@ -89,7 +90,7 @@ pub struct SlowPath {
     /// Time of templates by prefix.
     template_times: TemplateTimes,
     shutdown: Arc<Shutdown>,
-    started: Instant,
+    clock: MonotonicClock,
     /// Closed when the threads that maintain sessions are to stop.
     stop: (Mutex<Option<Sender<()>>>, Receiver<()>),
 }
@@ -159,7 +160,7 @@ impl SlowPath {
             random: kernel_random,
             template_times: TemplateTimes::new(),
             shutdown: Arc::clone(shutdown),
-            started: Instant::now(),
+            clock: MonotonicClock::start(),
             stop: (Mutex::new(Some(sender)), receiver),
         }))
     }
@@ -199,10 +200,6 @@ impl SlowPath {
 
     pub(crate) fn challenges(&self) -> MutexGuard<'_, Challenges> {
         self.challenges.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The part of the output of `status` that describes the slow path.
@@ -289,7 +286,7 @@ impl SharedTable for SlowPath {
 
     fn take_challenge(&self, id: i32) -> TakenChallenge {
         let mut challenges = self.challenges();
-        match challenges.take(id, self.now_ms()) {
+        match challenges.take(id, self.clock.now_ms()) {
             Some(challenge) => TakenChallenge::Waiting(challenge),
             None if challenges.was_retired(id) => TakenChallenge::Over,
             None => TakenChallenge::Unknown,

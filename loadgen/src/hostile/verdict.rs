@@ -1,8 +1,8 @@
 //! The findings, for people and as files for build servers: JSON and JUnit XML.
 
 use std::fmt::{self, Write as _};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use handle_auth::clock::now_unix_ms;
 use serde::Serialize;
 
 use super::{HostileCase, HostileOptions, KINDS, MutationKind, ServerFault};
@@ -65,11 +65,6 @@ pub struct HostileFinding {
     pub datagrams_hex: Vec<String>,
     /// The minimised datagrams, if minimisation succeeded.
     pub minimal_hex: Option<Vec<String>>,
-}
-
-fn now_unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn hex(datagrams: &[Vec<u8>]) -> Vec<String> {

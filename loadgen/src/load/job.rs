@@ -2,8 +2,9 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use handle_auth::clock::now_unix_s;
 use handle_proto::OpFlags;
 
 use crate::error::Error;
@@ -101,11 +102,6 @@ impl RunJob {
         (0..).zip(0..self.workload.len()).for_each(|(number, _)| sampler.offer(self.workload.handle(number)));
         sampler.finish_as(&[QuestionForm::default()], connection_flags(options), now_unix_s())
     }
-}
-
-fn now_unix_s() -> u32 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u32::try_from(now.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// Servers close a connection after their answer unless asked to keep it.

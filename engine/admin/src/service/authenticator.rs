@@ -5,13 +5,13 @@ use super::shared_challenges::ChallengeSharing;
 use crate::caller_sessions::CallerSessions;
 use crate::costly::CostlyWork;
 use handle_auth::challenges::Challenges;
+use handle_auth::clock::MonotonicClock;
 use handle_auth::cost::Units;
 use handle_auth::source::RequestOrigin;
 use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_daemon::source_rates::SourceRates;
 use handle_session::SessionEndpoint;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// State of all proofs of identities.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Authenticator {
     pub(super) nonce_signatures: SourceRates,
     /// The threads for costly work; without them, the thread of the request does the work.
     costly: Option<Arc<CostlyWork>>,
-    started: Instant,
+    clock: MonotonicClock,
 }
 
 impl Authenticator {
@@ -50,7 +50,7 @@ impl Authenticator {
             secret_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
             nonce_signatures: SourceRates::new(secret_guesses::ENTRIES),
             costly,
-            started: Instant::now(),
+            clock: MonotonicClock::start(),
         }
     }
 
@@ -99,6 +99,6 @@ impl Authenticator {
     /// The time since the start, in milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.clock.now_ms()
     }
 }

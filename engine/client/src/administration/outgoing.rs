@@ -4,6 +4,7 @@
 use super::{AskError, SessionFailure};
 use crate::allowances::Allowances;
 use crate::open_session::{OpenRequest, OpenSession};
+use handle_auth::clock::now_unix_s;
 use handle_auth::random;
 use handle_proto::data::kind;
 use handle_proto::wire::guard::OwnedGuard;
@@ -11,7 +12,6 @@ use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpFlags, Value, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whether a request may be repeated when its connection was lost before any byte of its answer
 /// arrived.
@@ -121,9 +121,7 @@ fn begin(
 ) -> (Envelope, MessageBuf) {
     // Positive, as deployed clients choose it, and unpredictable.
     let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-    let header = Header::request(request.op_code(), flags, now_unix_s);
+    let header = Header::request(request.op_code(), flags, now_unix_s());
     let envelope = Envelope { session_id, version, suggested, ..Envelope::request(request_id) };
     let guard = extra.guard.map(OwnedGuard::as_guard).unwrap_or_default();
     let message = match extra.client {

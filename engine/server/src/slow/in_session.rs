@@ -126,7 +126,8 @@ impl JobContext<'_> {
             return slow.refuse(context, RefusalReason::TooManyChallenges);
         }
         let (id, challenge) = (slow.session_id(), self.new_challenge(slow, nonce));
-        let pending = self.path.challenges().issue_in_session(id, self.origin, challenge, self.path.now_ms());
+        let pending =
+            self.path.challenges().issue_in_session(id, self.origin, challenge, self.path.clock.now_ms());
         match pending {
             Ok(SessionChallenge { nonce, .. }) => self.put_challenge(context, slow, id, &nonce, buffers),
             Err(refusal) => slow.refuse(context, not_challenged(refusal)),

@@ -17,6 +17,7 @@ use crate::counters::Transport;
 use crate::forward::state::ForwardState;
 use crate::sessions::sealer::each_datagram_part;
 use crossbeam_utils::CachePadded;
+use handle_auth::clock::MonotonicClock;
 use handle_auth::cost::Units;
 use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{RequestOrigin, SourceList};
@@ -146,7 +147,7 @@ impl SlowJob {
 pub(crate) struct JobQueues {
     /// Only workers take this lock, except for a job whose worker does not exist.
     free: Mutex<FreeJobs>,
-    started: Instant,
+    clock: MonotonicClock,
     queued: Mutex<JobQueue>,
     /// Signals that a request was queued, or that the queue was closed.
     more: Condvar,
@@ -190,7 +191,7 @@ impl JobQueues {
                 jobs: (0..jobs_count).map(|_| Box::new(SlowJob::new())).collect(),
                 shares: Shares::new(jobs_count, exempt),
             }),
-            started: Instant::now(),
+            clock: MonotonicClock::start(),
             queued: Mutex::default(),
             more: Condvar::new(),
             waiting: AtomicUsize::new(0),
@@ -214,8 +215,7 @@ impl JobQueues {
         now: Instant,
     ) -> Option<Box<SlowJob>> {
         let mut free = lock(&self.free);
-        let now_ms = u64::try_from(now.saturating_duration_since(self.started).as_millis());
-        if !free.shares.enter_charged(route.origin(), now_ms.unwrap_or(u64::MAX)) {
+        if !free.shares.enter_charged(route.origin(), self.clock.ms_at(now)) {
             return None;
         }
         let mut job = free.jobs.pop()?;
@@ -223,10 +223,6 @@ impl JobQueues {
         (job.shard, job.route, job.since, job.cost) = (shard, route, now, 0);
         job.request.extend_from_slice(request);
         Some(job)
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Hands over the jobs of a worker, in order. While a slow thread holds the lock of the queue,
@@ -247,7 +243,7 @@ impl JobQueues {
             if queue.closed {
                 return None;
             }
-            if let Some(job) = queue.jobs.pop(self.now_ms()) {
+            if let Some(job) = queue.jobs.pop(self.clock.now_ms()) {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
                 return Some(job);
             }
@@ -284,7 +280,7 @@ impl JobQueues {
 
     /// Returns an answer to its worker, and charges the source with the work.
     pub(crate) fn give_back(&self, job: Box<SlowJob>) {
-        lock(&self.queued).jobs.charge(job.route.origin(), job.cost, self.now_ms());
+        lock(&self.queued).jobs.charge(job.route.origin(), job.cost, self.clock.now_ms());
         let Some(back) = self.returns.get(job.shard) else { return self.release(job) };
         lock(&back.jobs).push_back(job);
         // Waking a worker for each answer costs a tenth of a signature. While more requests wait,
@@ -304,7 +300,7 @@ impl JobQueues {
     /// Returns a job to the free ones.
     pub(crate) fn release(&self, mut job: Box<SlowJob>) {
         job.clear();
-        let (origin, cost, now_ms) = (job.route.origin(), job.cost, self.now_ms());
+        let (origin, cost, now_ms) = (job.route.origin(), job.cost, self.clock.now_ms());
         let mut free = lock(&self.free);
         free.shares.leave(origin);
         free.shares.charge(origin, cost, now_ms);

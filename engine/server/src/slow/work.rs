@@ -420,7 +420,7 @@ impl JobContext<'_> {
             };
             numbers.find(is_free).unwrap_or(0)
         };
-        let issued = self.path.challenges().issue(self.origin, challenge, number, self.path.now_ms());
+        let issued = self.path.challenges().issue(self.origin, challenge, number, self.path.clock.now_ms());
         match issued {
             Ok(id) => self.put_challenge(context, slow, id, &nonce, buffers),
             Err(refusal) => slow.refuse(context, not_challenged(refusal)),
@@ -466,7 +466,7 @@ impl JobContext<'_> {
         let Ok(answer) = ChallengeAnswer::decode(slow.body()) else {
             return slow.refuse(context, RefusalReason::Malformed);
         };
-        buffers.challenge = self.path.challenges().take(slow.session_id(), self.path.now_ms());
+        buffers.challenge = self.path.challenges().take(slow.session_id(), self.path.clock.now_ms());
         let AnswerBuffers { challenge: Some(challenge), values, body, computed, .. } = buffers else {
             // A number that was never issued is reported as an unknown session, as by deployed
             // servers.
