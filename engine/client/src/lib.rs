@@ -121,6 +121,8 @@ pub mod failures;
 pub mod flight;
 pub mod http_answer;
 pub mod identity;
+#[cfg(feature = "tls")]
+pub mod key_verifier;
 pub mod lookup;
 pub mod names;
 pub mod namespace;

@@ -24,7 +24,6 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 use rustls::{ClientConfig, RootCertStore};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle as RuntimeHandle;
 
@@ -144,10 +143,7 @@ fn tls(config: &SourceConfig) -> Result<ClientConfig, String> {
         true => trusted_roots(config.ca_file.as_deref()).map_err(|why| format!("`ca_file`: {why}"))?,
         false => RootCertStore::empty(),
     };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    client_trusting(roots)
 }
 
 /// The innermost cause of an error, without the URL, which has the handle in it.

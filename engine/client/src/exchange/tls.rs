@@ -4,20 +4,16 @@
 //! RFC 3651 section 3.2.2 for the key in the site record.
 
 use super::AttemptError;
+use crate::key_verifier::{config_accepting, public_key_der};
 use crate::signature::is_same_key;
 use handle_auth::pem::public_key_from_der;
 use handle_proto::data::PublicKey;
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme,
-};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{CertificateError, ClientConnection, Error};
 use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A TLS connection, without its socket.
 #[derive(Debug)]
@@ -29,13 +25,9 @@ impl Tls {
         if PublicKey::decode(key_record).is_err() {
             return Err(AttemptError::NoKey);
         }
-        let provider = provider();
-        let site_key = SiteKey { record: key_record.to_vec(), provider: Arc::clone(provider) };
-        let versions = ClientConfig::builder_with_provider(Arc::clone(provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|_| AttemptError::Tls)?;
-        let mut config =
-            versions.dangerous().with_custom_certificate_verifier(Arc::new(site_key)).with_no_client_auth();
+        let record = key_record.to_vec();
+        let accepts = move |certificate: &CertificateDer<'_>| has_key(certificate, &record);
+        let mut config = config_accepting(accepts).map_err(|_| AttemptError::Tls)?;
         // A connection carries one request, and the next may be to another server.
         config.resumption = Resumption::disabled();
         // By address, so that no name is sent: it would come from a site record, and the server
@@ -87,58 +79,13 @@ impl Tls {
     }
 }
 
-fn provider() -> &'static Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider()))
-}
-
-/// Accepts any certificate with this key.
-#[derive(Debug)]
-struct SiteKey {
-    record: Vec<u8>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for SiteKey {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        // TLS no longer supports such keys, so these servers show another, unknown key. Callers who
-        // need proof must request signed answers.
-        if matches!(PublicKey::decode(&self.record), Ok(PublicKey::Dsa { .. })) {
-            return Ok(ServerCertVerified::assertion());
-        }
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        match public_key_from_der(&certificate.subject_public_key_info()) {
-            Ok(shown) if is_same_key(&shown, &self.record) => Ok(ServerCertVerified::assertion()),
-            _ => Err(CertificateError::ApplicationVerificationFailure.into()),
-        }
+/// Whether the key of a certificate is that of `record`.
+fn has_key(certificate: &CertificateDer<'_>, record: &[u8]) -> Result<bool, Error> {
+    // TLS no longer supports such keys, so these servers show another, unknown key. Callers who
+    // need proof must request signed answers.
+    if matches!(PublicKey::decode(record), Ok(PublicKey::Dsa { .. })) {
+        return Ok(true);
     }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
+    let shown = public_key_from_der(&public_key_der(certificate)?);
+    Ok(shown.is_ok_and(|shown| is_same_key(&shown, record)))
 }

@@ -154,10 +154,18 @@ fn tls(config: &Config, ca_file: Option<&Path>) -> Result<MakeRustlsConnect, Str
         (None, SslMode::Disable) => RootCertStore::empty(),
         _ => trusted_roots(ca_file).map_err(|why| format!("`ca_file`: {why}"))?,
     };
+    Ok(MakeRustlsConnect::new(client_trusting(roots)?))
+}
+
+/// A client of TLS that trusts `roots`.
+///
+/// # Errors
+/// When TLS cannot be set up.
+pub fn client_trusting(roots: RootCertStore) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| error.to_string())?;
-    Ok(MakeRustlsConnect::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// The authorities in `ca_file` (PEM), or those that the host trusts.

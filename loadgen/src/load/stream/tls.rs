@@ -6,14 +6,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use data_encoding::BASE64;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use handle_client::key_verifier::{config_accepting, public_key_der};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
-};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
@@ -83,20 +79,20 @@ impl TlsContext {
     /// If a file cannot be read, or `host` is neither a name nor an address.
     pub(crate) fn new(trust: &TlsTrust, host: &str, version: HttpVersion) -> Result<Self, Error> {
         let failed = |error: rustls::Error| Error::Option(format!("cannot set up TLS: {error}"));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(failed)?;
-        let with_verifier = |pin| {
-            let verifier = Arc::new(KeyVerifier { pin, provider });
-            builder.clone().dangerous().with_custom_certificate_verifier(verifier)
+        let mut config = match trust {
+            TlsTrust::Any => config_accepting(|_| Ok(true)).map_err(failed)?,
+            &TlsTrust::Pin(pin) => {
+                config_accepting(move |shown| Ok(KeyPin::of(&public_key_der(shown)?) == pin))
+                    .map_err(failed)?
+            }
+            TlsTrust::Authorities(path) => {
+                let provider = Arc::new(rustls::crypto::ring::default_provider());
+                let builder =
+                    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+                let builder = builder.map_err(failed)?;
+                builder.with_root_certificates(authorities(path)?).with_no_client_auth()
+            }
         };
-        let builder = match trust {
-            TlsTrust::Any => with_verifier(None),
-            TlsTrust::Pin(pin) => with_verifier(Some(*pin)),
-            TlsTrust::Authorities(path) => builder.with_root_certificates(authorities(path)?),
-        };
-        let mut config = builder.with_no_client_auth();
         config.alpn_protocols = vec![version.alpn().to_vec()];
         let name = name_of(host);
         let name = ServerName::try_from(name.to_owned())
@@ -131,53 +127,6 @@ fn authorities(path: &Path) -> Result<RootCertStore, Error> {
         roots.add(certificate).map_err(|error| bad(error.to_string()))?;
     }
     if roots.is_empty() { Err(bad("it has no certificate as PEM".to_owned())) } else { Ok(roots) }
-}
-
-/// Accepts certificates with a certain key, or all of them.
-#[derive(Debug)]
-struct KeyVerifier {
-    pin: Option<KeyPin>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for KeyVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let Some(pin) = self.pin else { return Ok(ServerCertVerified::assertion()) };
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        if KeyPin::of(&certificate.subject_public_key_info()) == pin {
-            return Ok(ServerCertVerified::assertion());
-        }
-        Err(CertificateError::ApplicationVerificationFailure.into())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]
