@@ -12,11 +12,19 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Serves: prints the address on the first line, and stops at the end of standard input.
 pub(crate) fn serve(config: &Config) -> anyhow::Result<ExitOutcome> {
-    serve_until_input_ends(Server::start(config)?)
+    serve_queries(Server::start(config)?)
+}
+
+fn serve_queries(server: Server) -> anyhow::Result<ExitOutcome> {
+    let shared = Arc::clone(server.shared());
+    serve_until_input_ends(server.addresses()[0], move || shared.drain(), || server.is_finished())?;
+    server.stop()?;
+    Ok(ExitOutcome::Good)
 }
 
 /// Options of a caching server.
@@ -30,7 +38,7 @@ pub(crate) struct CacheArgs {
 pub(crate) fn serve_cache(args: &CacheArgs) -> anyhow::Result<ExitOutcome> {
     let config = handle_cache::Config::read(&args.config)?;
     let (server, _cache) = handle_cache::program::start(&config, None)?;
-    serve_until_input_ends(server)
+    serve_queries(server)
 }
 
 /// Options of the administration.
@@ -45,37 +53,29 @@ pub(crate) fn serve_admin(args: &AdminArgs) -> anyhow::Result<ExitOutcome> {
     let config: handle_admin::config::Config = handle_daemon::settings::file::read(&args.config)?;
     config.check()?;
     let server = handle_admin::server::Server::start(&config)?;
-    println!("{}", server.addresses()[0]);
-    output::check()?;
-    std::thread::spawn({
-        let shared = std::sync::Arc::clone(server.shared());
-        move || {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            shared.drain();
-        }
-    });
-    while !server.is_finished() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let shared = Arc::clone(server.shared());
+    serve_until_input_ends(server.addresses()[0], move || shared.drain(), || server.is_finished())?;
     server.stop();
     Ok(ExitOutcome::Good)
 }
 
-fn serve_until_input_ends(server: Server) -> anyhow::Result<ExitOutcome> {
-    println!("{}", server.addresses()[0]);
+/// Prints `address`, has the server `drain` at the end of standard input, and waits until it
+/// `is_finished`.
+fn serve_until_input_ends(
+    address: SocketAddr,
+    drain: impl FnOnce() + Send + 'static,
+    is_finished: impl Fn() -> bool,
+) -> anyhow::Result<()> {
+    println!("{address}");
     output::check()?;
-    std::thread::spawn({
-        let shared = std::sync::Arc::clone(server.shared());
-        move || {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            shared.drain();
-        }
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        drain();
     });
-    while !server.is_finished() {
+    while !is_finished() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    server.stop()?;
-    Ok(ExitOutcome::Good)
+    Ok(())
 }
 
 /// Options of a gateway process.
@@ -95,18 +95,8 @@ pub(crate) fn serve_gateway(args: &GatewayArgs) -> anyhow::Result<ExitOutcome> {
         handle_loadgen::pin_to_core(core).with_context(|| format!("cannot run on core {core}"))?;
     }
     let gateway = Gateway::start(&handle_gateway::Config::read(&args.config)?)?;
-    println!("{}", gateway.addresses()[0]);
-    output::check()?;
-    std::thread::spawn({
-        let state = std::sync::Arc::clone(gateway.state());
-        move || {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            state.drain();
-        }
-    });
-    while !gateway.is_finished() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let state = Arc::clone(gateway.state());
+    serve_until_input_ends(gateway.addresses()[0], move || state.drain(), || gateway.is_finished())?;
     gateway.stop()?;
     Ok(ExitOutcome::Good)
 }

@@ -7,12 +7,27 @@
 
 use crate::format::Sha256Sum;
 use crate::reader::{CorruptRecord, Layer};
-use crate::record::EncodedRecord;
+use crate::record::{CorruptValues, EncodedRecord};
 use crate::tree::{BITS_MAX, KeyIndex, TreeEntry, bits_for, join, key_digest, subtree};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::vec::Vec;
+
+impl EncodedRecord<'_> {
+    /// Appends all values in wire form, in stored order, and returns their number.
+    ///
+    /// # Errors
+    /// When the record is damaged.
+    pub fn encode_values(&self, out: &mut Vec<u8>) -> Result<usize, CorruptValues> {
+        let mut count = 0;
+        for value in self.values_in_order() {
+            value?.encode(out);
+            count += 1;
+        }
+        Ok(count)
+    }
+}
 
 /// The part of records that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

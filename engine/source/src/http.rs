@@ -18,7 +18,7 @@ use crate::contract::read_record;
 use crate::error::SourceError;
 use crate::guarded::SourceAnswer;
 use handle_auth::file::open_secret_file;
-use handle_store::trusted_roots;
+use handle_store::{client_trusting, trusted_roots};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;

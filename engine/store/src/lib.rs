@@ -86,7 +86,7 @@ pub use log::{LogAction, LogBounds, LogEntry, LogStart};
 pub use mirror::{DumpScope, DumpedRecord, NamedKind, OlderRecords};
 pub use postgres::{
     DATABASE_URL, Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction, PostgresConfig,
-    ServerError, trusted_roots,
+    ServerError, client_trusting, trusted_roots,
 };
 pub use pulled::PulledChange;
 pub use record::{RecordBuf, StoreRecord};

@@ -16,7 +16,7 @@ use handle_proto::wire::replication_stream::{
     DumpItem, TransactionAction, TransactionItem, TransactionStatus,
 };
 use handle_snapshot::set::PublishedSet;
-use handle_snapshot::{EncodedRecord, LoadMode, MappedFile, RecordSet, hash_key};
+use handle_snapshot::{LoadMode, MappedFile, RecordSet, hash_key};
 use handle_store::{check_record, key};
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -358,7 +358,8 @@ fn difference(
         ComparedName::Homed(prefix) => records.homed(prefix).then(Vec::new),
         ComparedName::Record(key) => {
             let record = records.find(hash_key(records.seed(), key), key)?;
-            record.map(|record| encoded(&record)).transpose()?
+            let mut here = Vec::new();
+            record.map(|record| record.encode_values(&mut here)).transpose()?.map(|_| here)
         }
     };
     Ok(match (wanted, here.as_deref()) {
@@ -367,13 +368,4 @@ fn difference(
         (None, Some(_)) => Some(MirrorDifference::Extra),
         (None, None) => None,
     })
-}
-
-/// The encoded values of a record, in their order.
-fn encoded(record: &EncodedRecord<'_>) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for value in record.values_in_order() {
-        value?.encode(&mut bytes);
-    }
-    Ok(bytes)
 }

@@ -49,12 +49,8 @@ pub(super) struct WantedValues {
 
 impl WantedValues {
     pub(super) fn of(record: &EncodedRecord<'_>) -> anyhow::Result<Self> {
-        let mut wanted = Self { count: 0, encoded: Vec::new() };
-        for value in record.values_in_order() {
-            value?.encode(&mut wanted.encoded);
-            wanted.count += 1;
-        }
-        Ok(wanted)
+        let mut encoded = Vec::new();
+        Ok(Self { count: record.encode_values(&mut encoded)?, encoded })
     }
 }
 

@@ -18,7 +18,7 @@ mod snapshot;
 mod write;
 
 pub(crate) use challenges::PostgresChallenges;
-pub use config::{DATABASE_URL, PostgresConfig, trusted_roots};
+pub use config::{DATABASE_URL, PostgresConfig, client_trusting, trusted_roots};
 pub use database::{Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction};
 pub use error::ServerError;
 pub(crate) use lease::PostgresLease;
