@@ -5,34 +5,14 @@
 //! failure.
 
 #[cfg(feature = "build")]
-mod fence;
+mod building;
 pub mod freshness;
-#[cfg(feature = "build")]
-mod history;
 pub mod last_served;
 pub mod manifest;
-#[cfg(feature = "build")]
-pub mod publisher;
-#[cfg(feature = "build")]
-mod rebuild;
-#[cfg(feature = "build")]
-mod replica;
-#[cfg(feature = "build")]
-pub mod stager;
 pub mod statement;
-#[cfg(feature = "build")]
-pub mod steady_file;
-#[cfg(feature = "build")]
-pub mod steps;
-#[cfg(feature = "build")]
-pub mod storage;
-#[cfg(feature = "build")]
-mod tree;
 
 #[cfg(feature = "build")]
-pub use replica::LayerChecks;
-#[cfg(feature = "build")]
-pub use tree::SetTree;
+pub use building::{LayerChecks, SetTree, publisher, stager, steady_file, steps, storage};
 
 use crate::format::{OpenError, Sha256Sum};
 use crate::map::{AccessPattern, LoadMode, MappedFile};
@@ -255,22 +235,6 @@ impl PublishedSet {
     /// When no set is published, or the set is not complete.
     pub fn open(dir: &Path, how: LoadMode) -> Result<Self, SetError> {
         Self::open_from(dir, how, &|_| None)
-    }
-
-    /// Opens a generation that is [kept](publisher::SetPublisher::keep) in `dir`, or the published
-    /// one if it has this number.
-    ///
-    /// # Errors
-    /// When the generation is not kept, or the set is not complete.
-    #[cfg(feature = "build")]
-    pub fn open_generation(dir: &Path, how: LoadMode, generation: u64) -> Result<Self, SetError> {
-        let published = read_manifest(dir)?;
-        let manifest = match published.generation == generation {
-            true => published,
-            false => history::read_kept(dir, generation)?,
-        };
-        let layers = Self::open_layers(dir, how, &manifest, &|_| None)?;
-        Ok(Self { dir: dir.into(), load_mode: how, manifest, layers })
     }
 
     /// Opens the set that is now published in the directory of `previous`, sharing the layers that

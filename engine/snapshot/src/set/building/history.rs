@@ -4,11 +4,14 @@
 //! the published set or to another kept generation, so keeping one costs only the layers that were
 //! replaced since.
 
-use super::manifest::{MANIFEST, MANIFEST_LEN_MAX, Manifest};
 use super::publisher::SetPublisher;
 use super::storage::Storage;
-use super::{SetError, SetErrorKind, check_alike, parse_manifest, read_small};
+use crate::map::LoadMode;
 use crate::names::NameRule;
+use crate::set::manifest::{MANIFEST, MANIFEST_LEN_MAX, Manifest};
+use crate::set::{
+    PublishedSet, SetError, SetErrorKind, check_alike, parse_manifest, read_manifest, read_small,
+};
 use std::format;
 use std::io;
 use std::path::Path;
@@ -149,5 +152,22 @@ impl<S: Storage> SetPublisher<S> {
     fn find_kept(&self, generation: u64) -> Result<Manifest, SetError> {
         let kept = self.kept_manifests()?.into_iter().find(|manifest| manifest.generation == generation);
         kept.ok_or_else(|| SetError::new(self.stager.path(&name_of(generation)), NOT_KEPT))
+    }
+}
+
+impl PublishedSet {
+    /// Opens a generation that is [kept](SetPublisher::keep) in `dir`, or the published one if
+    /// it has this number.
+    ///
+    /// # Errors
+    /// When the generation is not kept, or the set is not complete.
+    pub fn open_generation(dir: &Path, how: LoadMode, generation: u64) -> Result<Self, SetError> {
+        let published = read_manifest(dir)?;
+        let manifest = match published.generation == generation {
+            true => published,
+            false => read_kept(dir, generation)?,
+        };
+        let layers = Self::open_layers(dir, how, &manifest, &|_| None)?;
+        Ok(Self { dir: dir.into(), load_mode: how, manifest, layers })
     }
 }

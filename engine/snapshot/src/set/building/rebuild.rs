@@ -1,14 +1,14 @@
 //! Builds layers of another publisher again, from layers of the published set and records of steps.
 
-use super::manifest::LayerEntry;
 use super::publisher::SetPublisher;
 use super::steps::{LayerRecipe, RecipePart};
 use super::storage::{DiskStorage, Storage as _};
-use super::{SetError, SetErrorKind};
 use crate::format::{HEADER_LEN, LayerHeader};
 use crate::map::MappedFile;
 use crate::merge::{MergeProgress, merge_parts};
 use crate::reader::{Layer, LayerRecords};
+use crate::set::manifest::LayerEntry;
+use crate::set::{SetError, SetErrorKind};
 use crate::verify::layer_digest;
 use crate::writer::{HomedPrefixes, LayerWriter};
 use core::ops::ControlFlow;

@@ -1,12 +1,12 @@
 //! The tree of a published set, made from its layers, to check the root and to prove records.
 
-use super::{PublishedSet, SetError, SetErrorKind};
 use crate::format::Sha256Sum;
 use crate::map::MappedFile;
 use crate::names::NameRule;
 use crate::proof::{ProofPath, TreePath};
 use crate::reader::CorruptRecord;
 use crate::set::manifest::MANIFEST;
+use crate::set::{PublishedSet, SetError, SetErrorKind};
 use crate::tree::{IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource};
 use crate::writer::BuildError;
 use std::vec::Vec;

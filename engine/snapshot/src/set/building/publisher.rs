@@ -13,17 +13,18 @@
 //! delta it reads all keys and records of the set; for later deltas, only the buckets of changed
 //! records.
 
-use super::manifest::{
-    LAYERS_MAX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestSeal, is_layer_file,
-};
+use super::history;
 use super::stager::{BuiltLayer, LayerPosition, NewLayer, Stager};
-use super::statement::{HEARTBEAT, StatementSigner};
 use super::storage::{DiskStorage, Storage};
-use super::{SetError, SetErrorKind, check_alike, history, open_layer, parse_manifest};
 use crate::format::{FLAG_FOLDS, FLAG_HOMED, Sha256Sum};
 use crate::names::NameRule;
 use crate::reader::{CorruptRecord, Layer};
 use crate::records::RecordSet;
+use crate::set::manifest::{
+    LAYERS_MAX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestSeal, is_layer_file,
+};
+use crate::set::statement::{HEARTBEAT, StatementSigner};
+use crate::set::{SetError, SetErrorKind, check_alike, open_layer, parse_manifest};
 use crate::tree::{
     ChangedNodes, EMPTY, IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource, key_digest, prefix,
 };

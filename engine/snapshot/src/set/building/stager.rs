@@ -1,13 +1,13 @@
 //! New layers: written, synced and verified under names of their own, until a publisher publishes
 //! them.
 
-use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, SetOrigin};
 use super::steady_file::SteadyFile;
 use super::storage::Storage;
-use super::{SetError, SetErrorKind, open_layer, parse_manifest};
 use crate::format::{LayerHeader, Sha256Sum};
 use crate::merge::{self, MergeProgress};
 use crate::reader::Layer;
+use crate::set::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, SetOrigin};
+use crate::set::{SetError, SetErrorKind, open_layer, parse_manifest};
 use crate::tree::{IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource};
 use crate::verify::{self, LayerFault, layer_digest};
 use crate::writer::{BuildError, LayerOptions, LayerWriter};

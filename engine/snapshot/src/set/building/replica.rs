@@ -3,14 +3,14 @@
 //! The files are copied by the caller. A set is published here with the MANIFEST of the other
 //! publisher, unchanged and with its signature, once all its layers are verified.
 
-use super::manifest::{LayerEntry, MANIFEST, Manifest};
 use super::publisher::{HEARTBEAT_TMP, SetPublisher};
-use super::statement::{HEARTBEAT, SignedStatement};
-use super::storage::{DiskStorage, FILE_MODE, Storage as _};
-use super::{SetError, SetErrorKind, check_alike, open_layer, storage};
+use super::storage::{self, DiskStorage, FILE_MODE, Storage as _};
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use crate::names::NameRule;
 use crate::reader::Layer;
+use crate::set::manifest::{LayerEntry, MANIFEST, Manifest};
+use crate::set::statement::{HEARTBEAT, SignedStatement};
+use crate::set::{SetError, SetErrorKind, check_alike, open_layer};
 use crate::verify;
 use core::ops::ControlFlow;
 use std::fs::{File, Permissions};
@@ -211,7 +211,7 @@ mod tests {
         part(&bytes);
         replica.take_layer("part", entry, LayerChecks { records: false, reads_back: false }).unwrap();
         replica.adopt(&manifest).unwrap();
-        assert_eq!(super::super::read_manifest(to.path()).unwrap(), manifest);
+        assert_eq!(crate::set::read_manifest(to.path()).unwrap(), manifest);
         assert!(matches!(
             SetPublisher::open_replica(to.path()).map(drop).unwrap_err().kind,
             SetErrorKind::Locked

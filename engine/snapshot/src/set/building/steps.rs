@@ -13,12 +13,12 @@
 //!
 //! `docs/snapshot-format.md` describes the object.
 
-use super::manifest::{LAYERS_MAX, LayerEntry, Manifest};
-use super::open_layer;
 use crate::format::Sha256Sum;
 use crate::increment::{LayerIncrement, increment};
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use crate::reader::Layer;
+use crate::set::manifest::{LAYERS_MAX, LayerEntry, Manifest};
+use crate::set::open_layer;
 use crate::writer::HomedPrefixes;
 use core::ops::Range;
 use sha2::{Digest as _, Sha256};

@@ -1,8 +1,8 @@
 //! The few file operations that publishing needs, as a trait, so that tests can stop after each.
 
 use super::fence::PublisherFence;
-use super::read_small;
 use crate::map::{AccessPattern, LoadMode, MappedFile};
+use crate::set::read_small;
 use core::ops::Range;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Seek, Write};
