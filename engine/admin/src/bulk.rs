@@ -8,6 +8,7 @@ pub mod config;
 
 use crate::service::{AdminService, BulkCaller, BulkRefusal};
 use crate::state::AdminState;
+use crate::steps::{run, within};
 use config::BulkConfig;
 use handle_local::bulk::{
     BEGIN_LEN_MAX, BulkReply, BulkRequest, BulkResult, FRAME_CHANGES_MAX, REQUEST_LEN_MAX, SEARCH_LEN_MAX,
@@ -57,7 +58,7 @@ pub async fn carry_out(
     loop {
         let frame = connection.reader.receive_within(REQUEST_LEN_MAX, timeout, &mut stopping).await?;
         let (answering, config, caller) = (Arc::clone(state), Arc::clone(config), Arc::clone(&caller));
-        let carried_out = run(service, move || {
+        let carried_out = run(&service.counters, move || {
             let service = &answering.service;
             Ok(match BulkRequest::decode(&frame) {
                 Some(BulkRequest::Changes(changes)) if changes.len() <= FRAME_CHANGES_MAX => {
@@ -110,7 +111,7 @@ async fn search_without_caller(
     let mut frame = first;
     loop {
         let answering = Arc::clone(state);
-        let found = run(&state.service, move || match BulkRequest::decode(&frame) {
+        let found = run(&state.service.counters, move || match BulkRequest::decode(&frame) {
             Some(BulkRequest::Search(search)) => {
                 Ok(answering.service.find(None, &search, &answering.config().index))
             }
@@ -122,18 +123,6 @@ async fn search_without_caller(
         }
         frame = connection.reader.receive_within(SEARCH_LEN_MAX, timeout, &mut stopping).await?;
     }
-}
-
-/// Runs `work`, which may block.
-async fn run<T: Send + 'static>(
-    service: &AdminService,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| {
-        // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
-        service.counters.bugs.add();
-        io::Error::other("a change met a bug")
-    })
 }
 
 /// The challenge of a caller.
@@ -154,7 +143,7 @@ async fn prove(
     timeout: Duration,
 ) -> io::Result<Option<BulkCaller>> {
     let (answering, config) = (Arc::clone(service), Arc::clone(config));
-    let proven = run(service, move || {
+    let proven = run(&service.counters, move || {
         let BulkChallenge { begin, nonce, proof } = challenge;
         let Some(BulkRequest::Proof { auth_type, signed_response }) = BulkRequest::decode(&proof) else {
             return Err(malformed());
@@ -185,5 +174,5 @@ async fn refuse(writer: &mut FrameWriter, refusal: &BulkRefusal, timeout: Durati
 /// Sends a frame, for which the peer has `timeout` to read it.
 async fn send(writer: &mut FrameWriter, reply: &BulkReply<'_>, timeout: Duration) -> io::Result<()> {
     let sent = writer.send(USUAL_REPLY_LEN, |content| reply.encode(content));
-    tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    within(timeout, sent).await
 }

@@ -3,13 +3,13 @@
 pub mod config;
 
 use crate::state::AdminState;
+use crate::steps::{run, within};
 use handle_local::callers::{CallerRequest, LEN_MAX};
 use handle_local::connection::LocalConnection;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 /// Timeout for reading a request, and for writing its reply.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,16 +26,13 @@ pub async fn answer(
 ) -> io::Result<()> {
     let frame = connection.reader.receive_within(LEN_MAX, FRAME_TIMEOUT, &mut stopping).await?;
     let answering = Arc::clone(state);
-    let answered = tokio::task::spawn_blocking(move || {
+    let answered = run(&state.service.counters, move || {
         let request = CallerRequest::decode(&frame)?;
         let limits = answering.config().callers.limits();
         Some(answering.service.answer_gateway(request, &limits).encode())
     });
-    let Ok(reply) = answered.await else {
-        state.service.counters.bugs.add();
-        return Ok(());
-    };
-    let reply = reply.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a malformed request"))?;
+    let reply =
+        answered.await?.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a malformed request"))?;
     let sent = connection.writer.send(reply.len(), |content| content.extend_from_slice(&reply));
-    timeout(FRAME_TIMEOUT, sent).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    within(FRAME_TIMEOUT, sent).await
 }

@@ -15,6 +15,7 @@ use crate::replication;
 use crate::replication::stream::ReplicationStream;
 use crate::service::reply::unreadable;
 use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
+use crate::steps::run;
 use handle_daemon::clock::{MonotonicClock, now_unix_s};
 use handle_daemon::connections::{ConnectionTable, ConnectionWait, TableLimits};
 use handle_proto::wire::Envelope;
@@ -469,13 +470,8 @@ async fn work(message: Vec<u8>, source: SocketAddr, held: &ConnectionSlot<'_>) -
         return None;
     }
     let service = Arc::clone(&held.connections.service);
-    let answered =
-        tokio::task::spawn_blocking(move || service.answer(ReceivedMessage::direct(&message, source))).await;
-    if answered.is_err() {
-        // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
-        held.connections.counters().bugs.add();
-    }
-    answered.ok()
+    let answer = move || service.answer(ReceivedMessage::direct(&message, source));
+    run(held.connections.counters(), answer).await.ok()
 }
 
 /// Waits for a message.

@@ -6,11 +6,12 @@
 pub mod config;
 
 use crate::service::{AdminService, ListPages, ReceivedMessage};
+use crate::steps::{run, within};
 use handle_local::connection::LocalConnection;
 use handle_local::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
 use handle_local::frame;
 use handle_local::kind::LocalKind;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -37,7 +38,7 @@ pub async fn answer(
         };
         let Ok(permit) = work.acquire().await else { return Ok(()) };
         let (answering, begun) = (Arc::clone(service), listing.take());
-        let answered = tokio::task::spawn_blocking(move || match ForwardFrame::decode(&frame)? {
+        let answered = run(&service.counters, move || match ForwardFrame::decode(&frame)? {
             ForwardFrame::Request(request) => {
                 answering.counters.forwarded.add();
                 let replies = answering.answer(ReceivedMessage::from(*request));
@@ -45,21 +46,14 @@ pub async fn answer(
             }
             ForwardFrame::Next => Some(part(Vec::new(), begun)),
         });
-        let Ok(answered) = answered.await else {
-            // A decision that panicked leaves nothing behind; a panic of the writer stops the
-            // process.
-            service.counters.bugs.add();
-            return Ok(());
-        };
-        let Some((answer, rest)) = answered else {
+        let Some((answer, rest)) = answered.await? else {
             service.counters.local_refused.add();
             tracing::warn!("cannot parse a request of handled: is it of another version?");
             return Ok(());
         };
         // Others go on while `handled` takes the answer.
         drop(permit);
-        let sent = tokio::time::timeout(WRITE_TIMEOUT, connection.writer.send_frame(&answer)).await;
-        sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
+        within(WRITE_TIMEOUT, connection.writer.send_frame(&answer)).await?;
         listing = rest;
     }
 }

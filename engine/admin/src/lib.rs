@@ -79,3 +79,4 @@ pub mod service;
 pub mod settings;
 pub mod sourced;
 pub mod state;
+mod steps;

@@ -9,20 +9,17 @@
 use handle_auth::cost::Units;
 use handle_auth::fair::FairQueue;
 use handle_auth::source::{self, RequestOrigin, SourceList};
+use handle_daemon::threads::lock;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
 /// Questions that wait for a turn, after which those that have given up are removed for the first
 /// time.
 const SWEPT_LEN_MIN: usize = 1024;
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The share of one user of `permits`, of which each gets one of `shares` equal parts, rounded up.
 const fn share_of(permits: usize, shares: usize) -> usize {
@@ -50,7 +47,7 @@ impl<K: Hash + Eq + Clone> ShareTable<K> {
     }
 
     fn begin(&self, key: K) -> (SharePermit<K>, Arc<Semaphore>) {
-        let mut used = locked(&self.used);
+        let mut used = lock(&self.used);
         let semaphore =
             used.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.permits))).clone();
         drop(used);
@@ -75,7 +72,7 @@ impl<K: Hash + Eq + Clone> ShareTable<K> {
 impl<K: Hash + Eq + Clone> Drop for SharePermit<K> {
     fn drop(&mut self) {
         self.permit = None;
-        let mut used = locked(&self.used);
+        let mut used = lock(&self.used);
         // Those who use a permit or wait for one have another reference.
         if used.get(&self.key).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
             used.remove(&self.key);
@@ -165,7 +162,7 @@ impl TurnQueue {
 
     async fn take(self: &Arc<Self>, origin: RequestOrigin) -> FreeTurn {
         let turn = {
-            let mut state = locked(&self.state);
+            let mut state = lock(&self.state);
             if state.free > 0 {
                 state.free -= 1;
                 return self.turn_of(origin);
@@ -188,7 +185,7 @@ impl TurnQueue {
     /// The next question that has not given up; without one, the turn is free.
     fn next(&self, done: RequestOrigin, took: Units) -> Option<WaitingQuestion> {
         let now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let mut state = locked(&self.state);
+        let mut state = lock(&self.state);
         state.waiting.charge(done, took, now_ms);
         loop {
             match state.waiting.pop(now_ms) {

@@ -33,7 +33,13 @@ struct ThreadTable {
 static TABLE: Mutex<ThreadTable> = Mutex::new(ThreadTable { registered: 0, threads: Vec::new() });
 
 fn table() -> MutexGuard<'static, ThreadTable> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&TABLE)
+}
+
+/// Locks `mutex`. Poisoning is ignored: a thread that panics while it holds the lock is
+/// [reported](ended), and every change below a lock is one step that leaves the data consistent.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registration of a thread or task, for as long as it runs.

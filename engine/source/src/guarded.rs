@@ -7,10 +7,11 @@ use crate::error::SourceError;
 use crate::{RecordSource, SourceChange};
 use handle_daemon::breaker::{BreakerChange, CircuitBreaker};
 use handle_daemon::permits::CountedPermit;
+use handle_daemon::threads::lock;
 use handle_store::RecordBuf;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a source says about a handle: its record, or that there is none.
@@ -55,10 +56,6 @@ impl Drop for FlightGuard<'_> {
         *lock(&self.flight.answer) = Some(answer);
         self.flight.answered.notify_all();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GuardedSource {

@@ -6,6 +6,7 @@
 
 use super::recent_changes::RecentChanges;
 use crate::state::AdminState;
+use crate::steps::within;
 use handle_daemon::metrics::EventCounter;
 use handle_daemon::notice::{
     HELLO_LEN, MachineHello, NoticeKey, NoticeSession, NoticeSide, PROOF_LEN, PublicationNotice, challenge,
@@ -98,13 +99,6 @@ pub(crate) async fn serve(
     }
 }
 
-/// Awaits a step of a connection for so many milliseconds at most.
-async fn within<T>(ms: u32, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(Duration::from_millis(ms.into()), step)
-        .await
-        .unwrap_or(Err(ErrorKind::TimedOut.into()))
-}
-
 async fn serve_machine(
     mut stream: TcpStream,
     key: &NoticeKey,
@@ -112,6 +106,7 @@ async fn serve_machine(
     state: &AdminState,
 ) -> io::Result<()> {
     let config = || state.config();
+    let ms = |ms: u32| Duration::from_millis(ms.into());
     let now = config();
     let limits = &now.publish.notify;
     let counted = &state.notices;
@@ -121,7 +116,7 @@ async fn serve_machine(
     };
     stream.set_nodelay(true)?;
     let (mut session, wants_names) =
-        within(limits.proof_ms, prove(&mut stream, key)).await.inspect_err(|_| {
+        within(ms(limits.proof_ms), prove(&mut stream, key)).await.inspect_err(|_| {
             counted.counters.refused_key.add();
         })?;
     let Some(_machine) = CountedPermit::take(&counted.machines, limits.machines) else {
@@ -137,11 +132,11 @@ async fn serve_machine(
             .filter(|_| wants_names)
             .and_then(|notified| notices.changes.between(notified.generation, notice.generation));
         let bytes = session.seal(notice, changed.as_ref());
-        within(config().publish.notify.write_ms, stream.write_all(&bytes)).await?;
+        within(ms(config().publish.notify.write_ms), stream.write_all(&bytes)).await?;
         if before != Some(notice) {
             counted.counters.notices.add();
         }
-        let repeat = Duration::from_millis(config().publish.notify.repeat_ms.into());
+        let repeat = ms(config().publish.notify.repeat_ms);
         tokio::select! {
             changed = notices.newest.changed() => {
                 if changed.is_err() {

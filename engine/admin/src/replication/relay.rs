@@ -5,8 +5,8 @@
 
 use super::StreamRoute;
 use super::send::{PartWriter, send_parts_to};
-use crate::counters::AdminCounters;
 use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
+use crate::steps::{run, within};
 use handle_local::connection::{FrameWriter, LocalConnection};
 use handle_local::relay::{PART_LEN_MAX, REQUEST_LEN_MAX, RelayRoute, RelayedRequest};
 use std::io::{self, ErrorKind};
@@ -72,19 +72,6 @@ async fn send_rest(
     Ok(())
 }
 
-/// Runs `work`, which may block. After a bug in it the answer has no end, so that it counts as
-/// incomplete.
-async fn run<T: Send + 'static>(
-    counters: &AdminCounters,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| {
-        // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
-        counters.bugs.add();
-        io::Error::other("an answer met a bug")
-    })
-}
-
 /// Writes the parts of an answer as frames.
 struct RelayWriter(FrameWriter);
 
@@ -98,26 +85,5 @@ impl PartWriter for RelayWriter {
 
     async fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bug_in_an_answer_is_counted_and_not_taken_for_its_end() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let counters = AdminCounters::default();
-            assert_eq!(run(&counters, || 7).await.unwrap(), 7);
-            assert_eq!(counters.bugs.get(), 0);
-            run(&counters, || panic!("a bug of the test")).await.unwrap_err();
-            assert_eq!(counters.bugs.get(), 1);
-        });
     }
 }

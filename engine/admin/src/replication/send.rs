@@ -4,11 +4,11 @@
 use super::source::SourceError;
 use super::stream::ReplicationStream;
 use crate::counters::AdminCounters;
-use std::io::{self, ErrorKind};
+use crate::steps::within;
+use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 /// Limits on the time of a stream.
@@ -91,8 +91,7 @@ async fn count_outcome(
     counters: &AdminCounters,
 ) -> io::Result<()> {
     counters.streams.add();
-    let sent = timeout(limits.stream, sending).await;
-    let sent = sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+    let sent = within(limits.stream, sending).await;
     if sent.is_err() {
         counters.streams_failed.add();
     }
@@ -133,8 +132,4 @@ type MadePart = (Result<Option<Vec<u8>>, SourceError>, ReplicationStream);
 /// Begins to make the next part.
 fn begin_part(mut stream: ReplicationStream) -> JoinHandle<MadePart> {
     tokio::task::spawn_blocking(move || (stream.next_part(), stream))
-}
-
-async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }

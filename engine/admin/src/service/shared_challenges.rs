@@ -13,10 +13,11 @@ use super::authenticator::Authenticator;
 use super::row_cipher::RowCipher;
 use handle_auth::challenges::IssuedChallenge;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::threads::lock;
 use handle_store::{SharedChallenges, StoreError};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
@@ -66,10 +67,6 @@ impl std::fmt::Debug for ChallengeSharing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChallengeSharing").field("rows", &self.rows).finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ChallengeSharing {

@@ -43,7 +43,7 @@ fn a_source_and_a_prefix_have_their_share_and_no_more() {
         held.pop();
         assert!(now(&turns, client(7), 1).await.is_some(), "a place is free again");
         held.clear();
-        assert!(locked(&turns.by_source.used).is_empty() && locked(&turns.by_prefix.used).is_empty());
+        assert!(lock(&turns.by_source.used).is_empty() && lock(&turns.by_prefix.used).is_empty());
     });
 }
 
@@ -105,11 +105,11 @@ fn who_gives_up_leaves_nothing_behind() {
             let source =
                 Some(RequestOrigin::connection(Ipv4Addr::from_bits(u32::try_from(n).unwrap() << 8).into()));
             assert!(now(&turns, source, 99).await.is_none());
-            assert!(locked(&turns.queue.state).waiting.len() <= SWEPT_LEN_MIN);
+            assert!(lock(&turns.queue.state).waiting.len() <= SWEPT_LEN_MIN);
         }
         held.clear();
-        assert_eq!(locked(&turns.queue.state).free, TURNS);
+        assert_eq!(lock(&turns.queue.state).free, TURNS);
         assert!(now(&turns, client(1), 1).await.is_some());
-        assert!(locked(&turns.by_source.used).is_empty() && locked(&turns.by_prefix.used).is_empty());
+        assert!(lock(&turns.by_source.used).is_empty() && lock(&turns.by_prefix.used).is_empty());
     });
 }

@@ -21,6 +21,7 @@ use handle_auth::clock::MonotonicClock;
 use handle_auth::cost::Units;
 use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{RequestOrigin, SourceList};
+use handle_daemon::threads::lock;
 use handle_net::{Peer, StreamId, Waker};
 use handle_proto::ResponseCode;
 use handle_resolver::RefusalReason;
@@ -311,12 +312,6 @@ impl JobQueues {
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
-}
-
-/// Locks `mutex`. Poisoning is ignored, because every change is one step and leaves the data
-/// consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks `mutex` if no other thread holds it.
