@@ -1,7 +1,7 @@
 //! The commands of `handle-admin` on its control socket.
 
 use crate::comparison;
-use crate::costly::CostlyWork;
+use crate::costly::{CostlyCounts, CostlyWork};
 use crate::index;
 use crate::mirror::promote::PromotionError;
 use crate::mirror::{Mirror, promote};
@@ -15,6 +15,7 @@ use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use handle_daemon::site::SiteRecord;
 use handle_daemon::text::listed;
 use handle_daemon::{log, threads};
+use handle_store::CommitCounts;
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -222,10 +223,11 @@ fn mirrors(service: &AdminService) -> Value {
 
 fn stats(shared: &AdminState) -> Value {
     let (service, counters) = (&shared.service, &shared.service.counters);
-    let (commits, changes) = service.store.commits();
+    let CommitCounts { commits, changes } = service.store.commits();
     let challenges = service.proof.challenges();
     let counts = challenges.counts();
-    let (units, refused, waiting) = service.proof.costly().map(CostlyWork::counts).unwrap_or_default();
+    let CostlyCounts { units, refused, waiting } =
+        service.proof.costly().map(CostlyWork::counts).unwrap_or_default();
     json!({
         "requests": counters.requests.sum(),
         "requests_working": shared.connections.working(),

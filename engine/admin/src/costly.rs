@@ -61,6 +61,17 @@ impl fmt::Debug for CostlyWork {
     }
 }
 
+/// How much costly work there was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CostlyCounts {
+    /// The work done or in progress, in [units](handle_auth::cost).
+    pub units: u64,
+    /// Requests that were refused for lack of a permit.
+    pub refused: u64,
+    /// Requests that wait.
+    pub waiting: usize,
+}
+
 impl CostlyWork {
     /// Starts the threads. Sources in `exempt` may use all permits of the queue.
     ///
@@ -170,12 +181,14 @@ impl CostlyWork {
         self.more.notify_all();
     }
 
-    /// The work done or in progress, in [units](handle_auth::cost), the number of requests refused
-    /// for lack of a permit, and the number of requests that wait.
+    /// The work so far.
     #[must_use]
-    pub fn counts(&self) -> (u64, u64, usize) {
-        let waiting = self.state().jobs.len();
-        (self.units_done.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed), waiting)
+    pub fn counts(&self) -> CostlyCounts {
+        CostlyCounts {
+            units: self.units_done.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            waiting: self.state().jobs.len(),
+        }
     }
 }
 
@@ -190,7 +203,7 @@ mod tests {
 
     /// Waits until `count` requests are queued.
     fn until_waiting(work: &CostlyWork, count: usize) {
-        while work.counts().2 != count {
+        while work.counts().waiting != count {
             std::thread::yield_now();
         }
     }
@@ -217,7 +230,7 @@ mod tests {
                 until_waiting(work, at);
             }
             assert_eq!(work.run(attacker, 100_000, || ()), None, "four of sixteen places");
-            assert_eq!(work.counts().1, 1);
+            assert_eq!(work.counts().refused, 1);
             let (work, done) = (&work, done.clone());
             scope.spawn(move || work.run(other, 100_000, move || done.send("other").unwrap()));
             until_waiting(work, 4);
@@ -225,7 +238,7 @@ mod tests {
         });
         drop(done);
         assert_eq!(order.iter().collect::<Vec<_>>(), ["other", "attacker", "attacker", "attacker"]);
-        assert_eq!(work.counts(), (500_000, 1, 0));
+        assert_eq!(work.counts(), CostlyCounts { units: 500_000, refused: 1, waiting: 0 });
         work.close();
         assert_eq!(work.run(other, 100_000, || 1), None);
         assert_eq!(work.run(other, 1, || 1), Some(1), "what is cheap needs no thread");

@@ -62,11 +62,11 @@ mod tests {
         let rarely = Health::new(Duration::from_secs(600));
         let always = Health::new(Duration::ZERO);
         rarely.look(&store).unwrap();
-        let commits = store.commits().0;
+        let commits = store.commits().commits;
         rarely.look(&store).unwrap();
-        assert_eq!(store.commits().0, commits, "the last probe is recent");
+        assert_eq!(store.commits().commits, commits, "the last probe is recent");
         always.look(&store).unwrap();
-        assert_eq!(store.commits().0, commits + 1);
+        assert_eq!(store.commits().commits, commits + 1);
         assert_eq!(store.last_id(), 0, "it is no transaction");
         let _ = store.change(|_| -> Result<(), _> { panic!("a bug, for this test") });
         assert!(always.look(&store).is_err());

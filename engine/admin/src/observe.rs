@@ -2,7 +2,7 @@
 //!
 //! The page of metrics: `docs/operations/admin-metrics.md`.
 
-use crate::costly::CostlyWork;
+use crate::costly::{CostlyCounts, CostlyWork};
 use crate::counters::AdminCounters;
 use crate::disk::DiskSpace;
 use crate::mirror::status::mirror_metrics;
@@ -20,7 +20,7 @@ use handle_daemon::{log, threads};
 use handle_proto::printable::Printable;
 use handle_session::SessionEndpoint;
 use handle_source::{GuardedSource, RecordSources};
-use handle_store::{StoreError, StoreStats};
+use handle_store::{CommitCounts, StoreError, StoreStats};
 use std::time::Duration;
 
 impl ScrapeSource for AdminState {
@@ -111,10 +111,10 @@ struct MetricsReading<'s> {
     counters: &'s AdminCounters,
     store: StoreStats,
     /// Durable commits, and changes in them.
-    commits: (u64, u64),
+    commits: CommitCounts,
     challenges: ChallengeCounts,
     /// Units of costly work done, requests refused, and requests waiting.
-    costly: (u64, u64, usize),
+    costly: CostlyCounts,
     disks: Vec<DiskSpace>,
 }
 
@@ -155,9 +155,9 @@ handle_daemon::metrics! {
         /// Requests in progress, at most `tcp.requests`.
         gauge requests_working = |reading| reading.state.connections.working();
         /// Commits synced to disk.
-        counter store_commits = |reading| reading.commits.0;
+        counter store_commits = |reading| reading.commits.commits;
         /// Changes in these commits.
-        counter store_changes = |reading| reading.commits.1;
+        counter store_changes = |reading| reading.commits.changes;
         /// Changes waiting for the writer, at most 1024.
         gauge store_waiting = |reading| reading.service.store.waiting();
         /// 1 after a write to the store has failed; the process then exits.
@@ -233,11 +233,11 @@ handle_daemon::metrics! {
         /// Challenges waiting for an answer.
         gauge challenges_waiting = |reading| reading.service.proof.challenges().len();
         /// Work done for requesters, in rounds of PBKDF2 and operations of equal cost.
-        counter costly_units = |reading| reading.costly.0;
+        counter costly_units = |reading| reading.costly.units;
         /// Requests refused because the queue for such work was full.
-        counter costly_refused = |reading| reading.costly.1;
+        counter costly_refused = |reading| reading.costly.refused;
         /// Requests waiting for key exchanges, derived keys or signatures.
-        gauge costly_waiting = |reading| reading.costly.2;
+        gauge costly_waiting = |reading| reading.costly.waiting;
         /// Referrals for clients that do not understand them: `resolved`, `unresolved` without an
         /// answer, `refused` as too many.
         counter referrals [event] = |reading| referral_events(reading.service);

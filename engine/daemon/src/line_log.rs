@@ -57,6 +57,15 @@ pub struct LineLog<E> {
     failed: AtomicU64,
 }
 
+/// Number of lines of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineCounts {
+    /// Lines that were written.
+    pub written: u64,
+    /// Lines that were lost: the file could not be written, or the queue was full.
+    pub lost: u64,
+}
+
 impl<E> LineLog<E> {
     /// A log in the file `path`, or on standard output, with at most `queue_lines` waiting entries.
     /// `name` is its name in messages, such as `the query log`.
@@ -82,10 +91,11 @@ impl<E> LineLog<E> {
         self.reopen.store(true, Ordering::Relaxed);
     }
 
-    /// Number of lines written, and of lines lost because the file could not be written.
+    /// Number of lines so far.
     #[must_use]
-    pub fn counts(&self) -> (u64, u64) {
-        (self.written.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    pub fn counts(&self) -> LineCounts {
+        let (written, lost) = (self.written.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));
+        LineCounts { written, lost }
     }
 
     /// Opens the file, and returns the writing end of the log.
@@ -235,7 +245,8 @@ mod tests {
         assert!(!path.exists());
         log.reopen();
         one(3);
-        assert_eq!((&*text(&old), &*text(&path), log.counts()), ("1\n2\n", "3\n", (3, 0)));
+        assert_eq!((&*text(&old), &*text(&path)), ("1\n2\n", "3\n"));
+        assert_eq!(log.counts(), LineCounts { written: 3, lost: 0 });
     }
 
     #[test]
@@ -263,7 +274,7 @@ mod tests {
         writer.file = Some(open(&path).unwrap());
         log.push(2);
         writer.write_queue((), append);
-        assert_eq!((&*text(&path), log.counts()), ("\n2\n", (1, 1)));
+        assert_eq!((&*text(&path), log.counts()), ("\n2\n", LineCounts { written: 1, lost: 1 }));
     }
 
     #[test]

@@ -121,9 +121,9 @@ fn stats(state: &GatewayState) -> Value {
     let counters = GatewayCounters::NAMES.iter().zip(state.counters.values());
     let mut stats: Map<String, Value> =
         counters.map(|(name, count)| ((*name).to_owned(), count.into())).collect();
-    let (written, lost) = state.request_log.counts();
-    stats.insert("request_log_lines".to_owned(), written.into());
-    stats.insert("request_log_lost".to_owned(), lost.into());
+    let logged = state.request_log.counts();
+    stats.insert("request_log_lines".to_owned(), logged.written.into());
+    stats.insert("request_log_lost".to_owned(), logged.lost.into());
     stats.insert("connections_open".to_owned(), state.connections.count().into());
     if let Some(upstream) = &state.reading.upstream {
         let cache = upstream.client().cache.stats();

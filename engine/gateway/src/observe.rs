@@ -88,9 +88,9 @@ handle_daemon::metrics! {
         /// Start time of the process, in seconds since 1970.
         gauge start_time_seconds = |state| state.started_unix_ms() / 1000;
         /// Lines written to the log of requests.
-        counter request_log_lines = |state| state.request_log.counts().0;
+        counter request_log_lines = |state| state.request_log.counts().written;
         /// Lines of the log of requests that were lost: the queue was full, or writing failed.
-        counter request_log_lost = |state| state.request_log.counts().1;
+        counter request_log_lost = |state| state.request_log.counts().lost;
     }
 }
 

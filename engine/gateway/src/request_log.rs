@@ -9,7 +9,7 @@ use crate::peer::HttpPeer;
 use crate::route::Route;
 use handle_auth::source::Network;
 use handle_daemon::clock::now_unix;
-use handle_daemon::line_log::{LineLog, LineLogError, LineLogWriter};
+use handle_daemon::line_log::{LineCounts, LineLog, LineLogError, LineLogWriter};
 use handle_daemon::settings;
 use handle_daemon::settings::SettingType;
 use hyper::header::{self, HeaderValue};
@@ -286,12 +286,11 @@ impl RequestLog {
         self.lines.reopen();
     }
 
-    /// Lines that were written, and lines that were lost because the queue was full or the file
-    /// could not be written.
+    /// Number of lines so far.
     #[must_use]
-    pub fn counts(&self) -> (u64, u64) {
-        let (written, failed) = self.lines.counts();
-        (written, failed + self.dropped.load(Ordering::Relaxed))
+    pub fn counts(&self) -> LineCounts {
+        let LineCounts { written, lost } = self.lines.counts();
+        LineCounts { written, lost: lost + self.dropped.load(Ordering::Relaxed) }
     }
 
     /// The writer of the lines.
@@ -373,13 +372,14 @@ mod tests {
             writer.write_queue(RequestLogFormat::Combined, RequestLogEntry::write);
         };
         record(3, &mut writer);
-        assert_eq!(log.counts(), (2, 1));
+        assert_eq!(log.counts(), LineCounts { written: 2, lost: 1 });
         let old = directory.path().join("requests.log.1");
         std::fs::rename(&path, &old).unwrap();
         record(1, &mut writer);
         log.reopen();
         record(1, &mut writer);
         let lines = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count();
-        assert_eq!((lines(&old), lines(&path), log.counts()), (3, 1, (4, 1)));
+        assert_eq!((lines(&old), lines(&path)), (3, 1));
+        assert_eq!(log.counts(), LineCounts { written: 4, lost: 1 });
     }
 }

@@ -9,7 +9,7 @@ use crate::phase::{CurrentPhase, GatewayPhase};
 use crate::request_log::{RequestLog, RequestLogEntry};
 use crate::sessions::HttpSessions;
 use crate::settings::{GatewayHooks, GatewaySettings};
-use crate::state::{GatewayState, ProcessState, ReadingState, WritingState};
+use crate::state::{DrainTimes, GatewayState, ProcessState, ReadingState, WritingState};
 use crate::worker::Worker;
 use anyhow::{Context as _, anyhow, ensure};
 use arc_swap::ArcSwap;
@@ -257,7 +257,7 @@ impl Gateway {
         if !self.state.is_draining() {
             self.state.drain();
         }
-        let (stopped, handed_over) = self.state.drain_times();
+        let DrainTimes { stopped, handed_over } = self.state.drain_times();
         let drain_time = if self.state.is_handed_over() { handed_over + stopped } else { stopped };
         let deadline = Instant::now() + drain_time + STOP_TIMEOUT;
         let is_over = |workers: &[JoinHandle<()>]| workers.iter().all(JoinHandle::is_finished);

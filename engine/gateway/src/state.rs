@@ -108,6 +108,15 @@ impl ReadingState {
     }
 }
 
+/// Time for connections to finish.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DrainTimes {
+    /// When the process is asked to stop.
+    pub(crate) stopped: Duration,
+    /// After a takeover.
+    pub(crate) handed_over: Duration,
+}
+
 impl GatewayState {
     /// Stops accepting connections, and ends those whose requests are answered.
     pub fn drain(&self) {
@@ -135,16 +144,16 @@ impl GatewayState {
         self.process.handover.is_done()
     }
 
-    /// Time for connections to finish when the process is asked to stop, and after a takeover.
-    pub(crate) fn drain_times(&self) -> (Duration, Duration) {
+    /// Time for connections to finish.
+    pub(crate) fn drain_times(&self) -> DrainTimes {
         let limits = &self.settings.current().limits;
-        (limits.drain_time(), limits.takeover_drain_time())
+        DrainTimes { stopped: limits.drain_time(), handed_over: limits.takeover_drain_time() }
     }
 
     /// Waits, while the process drains, for as long as connections may take to finish. A process
     /// that is asked to stop after a takeover waits as when it is told so before.
     pub async fn drain_time_over(&self) {
-        let (stopped, handed_over) = self.drain_times();
+        let DrainTimes { stopped, handed_over } = self.drain_times();
         let stopping = phase::reached(self.phase(), GatewayPhase::Stopping);
         if tokio::time::timeout(handed_over, stopping).await.is_ok() {
             tokio::time::sleep(stopped).await;

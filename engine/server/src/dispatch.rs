@@ -1,7 +1,7 @@
 //! Dispatches the outcome of each request that a worker reads, over UDP and TCP alike: to the
 //! sender as a reply, to the slow path, or to a counter.
 
-use crate::sessions::sealer::{AnswerRecipient, SealOutcome, SessionSealer};
+use crate::sessions::sealer::{AnswerRecipient, SealOutcome, SealedSize, SessionSealer};
 use handle_proto::wire::Envelope;
 use handle_resolver::{
     AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ReplyParts, WireReply, refuse_listing,
@@ -97,7 +97,7 @@ fn send_in_session<'a, 'r, S: ReplySink<'r>, B: AsRef<[u8]>>(
     sealer: Option<&mut SessionSealer>,
     sink: &mut S,
 ) -> bool {
-    let (len, datagrams_count) = SessionSealer::sealed_size(reply);
+    let SealedSize { len, datagrams_count } = SessionSealer::sealed_size(reply);
     if !sink.has_capacity(datagrams_count, len) {
         return false;
     }

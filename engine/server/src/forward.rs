@@ -82,7 +82,7 @@ impl Forwarder {
 
     /// The counters and the current numbers.
     pub(crate) fn stats(&self) -> ForwardStats {
-        let (waiting, listings) = self.permits.counts();
+        let (waiting, listings) = (self.permits.count(), self.permits.listings_count());
         self.counts.stats(waiting, listings, self.breaker.is_open())
     }
 }

@@ -26,8 +26,8 @@ impl ServerState {
             stats[extension.name()] = extension.stats();
         }
         if let Some(log) = &self.query_log {
-            let (written, write_failed) = log.counts();
-            stats["query_log"] = json!({ "written": written, "write_failed": write_failed });
+            let counts = log.counts();
+            stats["query_log"] = json!({ "written": counts.written, "write_failed": counts.lost });
         }
         stats
     }

@@ -307,15 +307,18 @@ impl<W: Write + Seek> LayerWriter<W> {
         if self.options.folds {
             header.flags |= FLAG_FOLDS;
         }
-        (header.records_at, header.records_len, header.records_sum) = self.sections.end()?;
+        Section { at: header.records_at, len: header.records_len, sum: header.records_sum } =
+            self.sections.end()?;
         if let Some(homed) = homed {
             header.flags |= FLAG_HOMED | if self.is_within(homed) { FLAG_WITHIN } else { 0 };
             self.homed(homed, &mut header)?;
         }
-        (header.homed_at, header.homed_len, header.homed_sum) = self.sections.end()?;
+        Section { at: header.homed_at, len: header.homed_len, sum: header.homed_sum } =
+            self.sections.end()?;
         header.index_buckets = buckets_for(self.records_count(), header.records_len);
         self.index(header.index_buckets)?;
-        (header.index_at, header.index_len, header.index_sum) = self.sections.end()?;
+        Section { at: header.index_at, len: header.index_len, sum: header.index_sum } =
+            self.sections.end()?;
         header.file_len = self.sections.at;
         header.content_digest = Sha256Sum(self.sections.content.finalize().into());
         let mut out = self.sections.out;
@@ -488,18 +491,25 @@ impl<W: Write> Sections<W> {
         Ok(())
     }
 
-    /// Ends a section, and returns its offset, length and checksum.
-    fn end(&mut self) -> io::Result<(u64, u64, u64)> {
+    /// Ends a section.
+    fn end(&mut self) -> io::Result<Section> {
         let padding = self.at.next_multiple_of(SECTION_ALIGN as u64) - self.at;
         for _ in 0..padding {
             self.put(&[0])?;
         }
         self.flush()?;
-        let section = (self.start, self.at - self.start, self.sum.0.digest());
+        let section = Section { at: self.start, len: self.at - self.start, sum: self.sum.0.digest() };
         self.sum.0.reset();
         self.start = self.at;
         Ok(section)
     }
+}
+
+/// Where a section is, and its checksum.
+struct Section {
+    at: u64,
+    len: u64,
+    sum: u64,
 }
 
 impl<W: Write> ByteSink for Sections<W> {

@@ -97,7 +97,7 @@ pub use snapshot::{ChangedRecord, StoreChanges, StoreSnapshot, StoredRecord};
 pub use sorter::Sorter;
 pub use store_records::{StoreRecords, is_record_of_homed_prefix, is_responsible};
 pub use transaction::Transaction;
-pub use writer::BegunChange;
+pub use writer::{BegunChange, CommitCounts};
 
 use embedded::EmbeddedStore;
 use feed::StoreFeed;
@@ -107,6 +107,7 @@ use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::admin::StorePosition;
+use snapshot::Renumbering;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -221,8 +222,8 @@ struct Inner {
     config: StoreConfig,
     folds: bool,
     identity: AtomicU64,
-    /// The last transactions before and after a promotion; zeros if there was none.
-    renumbered: Mutex<(u64, u64)>,
+    /// The last promotion.
+    renumbered: Mutex<Renumbering>,
     commits: CommitQueue,
     /// Whether changes are refused because the store is being moved.
     is_held: AtomicBool,
@@ -288,7 +289,7 @@ impl Store {
         }
         let snapshot = StoreSnapshot::new(tables, folds);
         let last_id = snapshot.last_id()?;
-        let renumbered = Mutex::new(snapshot.renumbered()?);
+        let renumbered = Mutex::new(snapshot.renumbering()?);
         drop(snapshot);
         let commits = CommitQueue::new(last_id);
         let is_held = AtomicBool::new(false);
@@ -458,9 +459,9 @@ impl Store {
         self.inner.commits.waiting()
     }
 
-    /// The numbers of commits and of the changes in them since the store was opened.
+    /// What was written since the store was opened.
     #[must_use]
-    pub fn commits(&self) -> (u64, u64) {
+    pub fn commits(&self) -> CommitCounts {
         self.inner.commits.counts()
     }
 
@@ -511,15 +512,14 @@ impl Store {
             transaction.renumber(above, not_before_ms)
         })?;
         *self.inner.renumbered.lock().unwrap_or_else(PoisonError::into_inner) = renumbered;
-        Ok(renumbered.1)
+        Ok(renumbered.to)
     }
 
     /// The present number of the state after transaction `id`: promoting a mirror gives its last
     /// transaction another number.
     #[must_use]
     pub fn renumbered(&self, id: u64) -> u64 {
-        let (from, to) = *self.inner.renumbered.lock().unwrap_or_else(PoisonError::into_inner);
-        if to > 0 && id == from { to } else { id }
+        self.inner.renumbered.lock().unwrap_or_else(PoisonError::into_inner).of(id)
     }
 
     /// Drops up to `most` transactions that are out of `bounds` from the log; returns their number.

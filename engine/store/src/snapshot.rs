@@ -78,6 +78,21 @@ pub struct ChangedRecord {
     pub record: Option<RecordBuf>,
 }
 
+/// The last transactions before and after a promotion, between which nothing changed; zeros if
+/// there was none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renumbering {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+impl Renumbering {
+    /// The present number of the state after transaction `id`.
+    pub(crate) const fn of(self, id: u64) -> u64 {
+        if self.to > 0 && id == self.from { self.to } else { id }
+    }
+}
+
 impl StoreSnapshot {
     pub(super) const fn new(tables: SnapshotTables, folds: bool) -> Self {
         Self { tables, folds }
@@ -186,13 +201,13 @@ impl StoreSnapshot {
         Ok(self.number(names::MIRROR_DUMPS)? > 0)
     }
 
-    /// The last transactions before and after a promotion, between which nothing changed; zeros if
-    /// there was none.
+    /// The last promotion.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn renumbered(&self) -> Result<(u64, u64), StoreError> {
-        Ok((self.number(names::RENUMBERED_FROM)?, self.number(names::RENUMBERED_TO)?))
+    pub(crate) fn renumbering(&self) -> Result<Renumbering, StoreError> {
+        let [from, to] = [names::RENUMBERED_FROM, names::RENUMBERED_TO].map(|name| self.number(name));
+        Ok(Renumbering { from: from?, to: to? })
     }
 
     /// The number of values in all records, and the bytes of their names and values.
@@ -298,8 +313,7 @@ impl StoreSnapshot {
     /// # Errors
     /// When the file cannot be read, or is damaged.
     pub fn changes_after(&self, id: u64, most: usize) -> Result<StoreChanges, StoreError> {
-        let (from, renumbered) = self.renumbered()?;
-        let id = if renumbered > 0 && id == from { renumbered } else { id };
+        let id = self.renumbering()?.of(id);
         if id < self.log_base()? || id > self.last_id()? {
             return Ok(StoreChanges::Everything);
         }

@@ -198,7 +198,7 @@ fn concurrent_changes_share_commits_and_none_is_lost(engine: TestEngine) {
             scope.spawn(move || (0..CHANGES).for_each(|n| put(store, &format!("10.1/{thread}-{n}"), "x")));
         }
     });
-    let (commits, changes) = store.commits();
+    let CommitCounts { commits, changes } = store.commits();
     assert_eq!(changes, (THREADS * CHANGES) as u64);
     assert!(commits <= changes);
     assert_eq!(store.stats().unwrap().records, (THREADS * CHANGES) as u64);

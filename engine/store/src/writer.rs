@@ -219,17 +219,25 @@ pub(super) struct CommitQueue {
     waiting: AtomicUsize,
 }
 
+/// What was written since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitCounts {
+    /// Number of commits.
+    pub commits: u64,
+    /// Number of the changes in them.
+    pub changes: u64,
+}
+
 #[derive(Debug)]
 struct CommitTotals {
     last_id: u64,
-    commits_count: u64,
-    changes_count: u64,
+    counts: CommitCounts,
     failure: Option<String>,
 }
 
 impl CommitQueue {
     pub(super) const fn new(last_id: u64) -> Self {
-        let totals = CommitTotals { last_id, commits_count: 0, changes_count: 0, failure: None };
+        let totals = CommitTotals { last_id, counts: CommitCounts { commits: 0, changes: 0 }, failure: None };
         Self { totals: Mutex::new(totals), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
@@ -241,8 +249,8 @@ impl CommitQueue {
     pub(super) fn committed(&self, last_id: u64, changes_count: usize) {
         let mut totals = self.totals();
         totals.last_id = totals.last_id.max(last_id);
-        totals.commits_count += 1;
-        totals.changes_count += changes_count as u64;
+        totals.counts.commits += 1;
+        totals.counts.changes += changes_count as u64;
         self.changed.notify_all();
     }
 
@@ -264,9 +272,8 @@ impl CommitQueue {
         self.totals().last_id
     }
 
-    pub(super) fn counts(&self) -> (u64, u64) {
-        let totals = self.totals();
-        (totals.commits_count, totals.changes_count)
+    pub(super) fn counts(&self) -> CommitCounts {
+        self.totals().counts
     }
 
     pub(super) fn failure(&self) -> Option<String> {

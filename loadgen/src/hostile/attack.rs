@@ -145,7 +145,8 @@ impl Attack {
         thread::sleep(self.due.saturating_duration_since(now));
         // A delay is not made up for: the rate is a maximum.
         self.due = self.due.max(now) + self.step;
-        let (is_answered, is_sound) = if self.over_tcp { self.send_tcp(case)? } else { self.send_udp(case)? };
+        let CaseAnswer { is_answered, is_sound } =
+            if self.over_tcp { self.send_tcp(case)? } else { self.send_udp(case)? };
         let fault = match self.fault()? {
             None if !is_sound => Some(ServerFault::Unsound),
             fault => fault,
@@ -153,8 +154,7 @@ impl Attack {
         Ok(CaseOutcome { is_answered, fault })
     }
 
-    /// Whether there was an answer, and whether all answers are sound.
-    fn send_udp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
+    fn send_udp(&self, case: &HostileCase) -> io::Result<CaseAnswer> {
         for datagram in &case.datagrams {
             // An error of an earlier datagram, such as a refused connection; the probe detects
             // that.
@@ -181,21 +181,30 @@ impl Attack {
                 Err(_) => break,
             }
         }
-        Ok((is_answered, is_sound))
+        Ok(CaseAnswer { is_answered, is_sound })
     }
 
-    fn send_tcp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
+    fn send_tcp(&self, case: &HostileCase) -> io::Result<CaseAnswer> {
         // The probe detects a refused connection.
         let Ok(mut stream) = TcpStream::connect_timeout(&self.target, self.timeout) else {
-            return Ok((false, true));
+            return Ok(CaseAnswer { is_answered: false, is_sound: true });
         };
         stream.set_write_timeout(Some(self.timeout))?;
         let _ = stream.write_all(&case.datagrams.concat());
         let mut answer = Vec::new();
         let len_max = MESSAGE_LEN_MAX as usize + Envelope::LEN;
         read_until(&stream, len_max, Instant::now() + self.case_timeout, &mut answer);
-        Ok((!answer.is_empty(), answer.is_empty() || is_sound_stream(&answer)))
+        let is_answered = !answer.is_empty();
+        Ok(CaseAnswer { is_answered, is_sound: !is_answered || is_sound_stream(&answer) })
     }
+}
+
+/// What the server sent after a case.
+struct CaseAnswer {
+    /// Whether there was an answer.
+    is_answered: bool,
+    /// Whether all answers are sound.
+    is_sound: bool,
 }
 
 /// Appends up to `len` bytes to `bytes`, within the deadline however slowly they arrive, or until

@@ -130,7 +130,7 @@ fn excessive_work_is_refused_at_once_by_handled() {
 fn excessive_work_is_refused_at_once_by_handle_admin() {
     let administered = administer("root");
     let service = &administered.server().shared().service;
-    request_excessive_work(administered.address(), &|| service.proof.costly().unwrap().counts().0);
+    request_excessive_work(administered.address(), &|| service.proof.costly().unwrap().counts().units);
 }
 
 /// An attacker sends expensive requests while `ask` sends five for others. Returns how many of the
@@ -203,14 +203,14 @@ fn signatures_of_handle_admin_are_counted_and_bounded_by_source() {
     let service = &administered.server().shared().service;
     let counts = || service.proof.costly().unwrap().counts();
     let ask = |source| code(&ask_over(&mut tcp_from(source, administered.address()), &certified()));
-    let before = counts().0;
+    let before = counts().units;
     assert_eq!(ask(OTHER), ResponseCode::SUCCESS);
-    assert_eq!(counts().0 - before, cost::SIGNATURE, "the work of one signature");
+    assert_eq!(counts().units - before, cost::SIGNATURE, "the work of one signature");
     // Long work takes all permits of one source; a further request of it is refused.
     let slow = verification(80_000, 256, 301);
     let mut streams: Vec<_> = (0..40).map(|_| tcp_from(ATTACKER, administered.address())).collect();
     streams.iter_mut().for_each(|stream| stream.write_all(&slow).unwrap());
-    until("the places of the source are taken", || counts().1 > 0);
+    until("the places of the source are taken", || counts().refused > 0);
     assert_eq!(ask(ATTACKER), ResponseCode::SERVER_BUSY);
     assert_eq!(ask(OTHER), ResponseCode::SUCCESS, "another source has places of its own");
 }

@@ -504,10 +504,10 @@ fn metrics_and_health_are_served_over_http() {
     let get = |path: &str| http::get(administered.server().http_address().unwrap(), path).unwrap();
     assert_eq!(resolve(&administered, b"TST/ITEM-001").code, Code::SUCCESS);
     assert_eq!(get("/healthz").status, 200);
-    let before = administered.server().shared().service.store.commits().0;
+    let before = administered.server().shared().service.store.commits().commits;
     assert!(get("/readyz").body.contains("written and read back"));
     assert!(
-        administered.server().shared().service.store.commits().0 > before,
+        administered.server().shared().service.store.commits().commits > before,
         "the check writes to the store"
     );
     assert_eq!(get("/").status, 404);

@@ -224,7 +224,7 @@ fn an_upload_of_many_records_is_few_commits() {
             String::from_iter(rows)
         );
         let csv = format!("{csv},URL,{}\n", "x".repeat(300_000));
-        let commits = || pages.administration.server().shared().service.store.commits().0;
+        let commits = || pages.administration.server().shared().service.store.commits().commits;
         let before = commits();
         let answer = pages.post(&who, "/admin/upload", &[("records", &csv), ("replace", "true")]);
         let page = answer.text();

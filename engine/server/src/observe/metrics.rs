@@ -16,6 +16,7 @@ use crate::state::ServerState;
 use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::http::HttpStatus;
+use handle_daemon::line_log::LineCounts;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::{log, threads};
 use handle_session::SessionTable;
@@ -47,9 +48,9 @@ impl<'s> MetricsReading<'s> {
         }
     }
 
-    /// The lines of the query log that were written, and those that could not be.
-    fn query_log(&self) -> (u64, u64) {
-        self.shared.query_log.as_ref().map_or((0, 0), |log| log.counts())
+    /// The lines of the query log.
+    fn query_log(&self) -> LineCounts {
+        self.shared.query_log.as_ref().map_or_else(LineCounts::default, |log| log.counts())
     }
 }
 
@@ -125,9 +126,9 @@ handle_daemon::metrics! {
         /// Share of the networks that send most, among the sampled datagrams of the last minutes.
         gauge top_source_share [prefix] = |reading| top_sources(reading.shared);
         /// Lines of the query log written to the file.
-        counter query_log_written = |reading| reading.query_log().0;
+        counter query_log_written = |reading| reading.query_log().written;
         /// Lines of the query log lost because the file could not be written.
-        counter query_log_write_failed = |reading| reading.query_log().1;
+        counter query_log_write_failed = |reading| reading.query_log().lost;
     }
 }
 

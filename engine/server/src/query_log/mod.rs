@@ -9,7 +9,7 @@ pub mod line;
 pub mod settings;
 
 use crate::counters::{Counters, Transport};
-use handle_daemon::line_log::{LineLog, LineLogError, LineLogWriter};
+use handle_daemon::line_log::{LineCounts, LineLog, LineLogError, LineLogWriter};
 use handle_proto::ResponseCode;
 use line::{QueryLogEntry, RequestSummary};
 pub use settings::{QueryLogFormat, QueryLogSettings};
@@ -53,9 +53,9 @@ impl QueryLog {
         self.lines.reopen();
     }
 
-    /// Number of lines written, and of lines lost because the file could not be written.
+    /// Number of lines so far; those for which the queue had no capacity are counted elsewhere.
     #[must_use]
-    pub fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> LineCounts {
         self.lines.counts()
     }
 
@@ -217,7 +217,7 @@ mod tests {
         record(&mut taps[0], &counters[0], "192.0.2.1");
         assert_eq!(sum(|c| c.query_log_dropped_rate.get()), 19);
         writer.write_queue(QueryLogFormat::Handle, QueryLogEntry::write);
-        assert_eq!(log.counts(), (30, 0));
+        assert_eq!(log.counts(), LineCounts { written: 30, lost: 0 });
         assert_eq!(lines(&path).len(), 30);
     }
 
@@ -324,7 +324,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         log.reopen();
         one(&mut writer);
-        assert_eq!((lines(&moved).len(), log.counts()), (2, (4, 0)));
+        assert_eq!((lines(&moved).len(), log.counts()), (2, LineCounts { written: 4, lost: 0 }));
     }
 
     #[test]
@@ -335,7 +335,7 @@ mod tests {
             record(&mut tap, &counters, "192.0.2.1");
             writer.write_queue(QueryLogFormat::Handle, QueryLogEntry::write);
         }
-        assert_eq!((log.counts(), counters.query_log_queued.get()), ((0, 3), 3));
+        assert_eq!((log.counts(), counters.query_log_queued.get()), (LineCounts { written: 0, lost: 3 }, 3));
         let settings =
             QueryLogSettings { path: Some("/nowhere/query.log".into()), ..QueryLogSettings::default() };
         let error = QueryLog::open(&settings).unwrap_err().to_string();

@@ -57,6 +57,12 @@ pub(crate) enum AnswerRecipient {
     Unproven,
 }
 
+/// Most bytes and datagrams of an answer.
+pub(crate) struct SealedSize {
+    pub(crate) len: usize,
+    pub(crate) datagrams_count: usize,
+}
+
 impl SessionSealer {
     /// Creates a sealer with a buffer for the longest answer.
     #[must_use]
@@ -72,13 +78,13 @@ impl SessionSealer {
 
     /// Most bytes and datagrams of the answer. There has to be capacity for it before it is made,
     /// because no request is accepted twice.
-    pub(crate) const fn sealed_size(reply: &ReplyParts<'_>) -> (usize, usize) {
+    pub(crate) const fn sealed_size(reply: &ReplyParts<'_>) -> SealedSize {
         // An error may be longer than the answer that it replaces.
         const ERROR_LEN: usize = 256;
         let least = if reply.message_len() > ERROR_LEN { reply.message_len() } else { ERROR_LEN };
         let len = least + MAC_CREDENTIAL_LEN;
         let datagrams_count = len.div_ceil(UDP_DATA_LEN_MAX);
-        (len + datagrams_count * Envelope::LEN, datagrams_count)
+        SealedSize { len: len + datagrams_count * Envelope::LEN, datagrams_count }
     }
 
     /// Decides about `request`, a complete message with its envelope that came from `source`.
