@@ -15,7 +15,7 @@ pub const TRUE_DATA: &[u8] = b"https://true.example/";
 /// See [`TRUE_DATA`].
 pub const FALSE_DATA: &[u8] = b"https://false.example/";
 
-/// Time after which nobody waits for an answer.
+/// Time after which clients no longer wait for an answer.
 pub const LATE: Duration = Duration::from_secs(5);
 
 /// Ways of forging an answer.

@@ -142,8 +142,8 @@ impl Feed {
     }
 }
 
-/// Runs `work` on a thread, with the only permit of `threads` until it ends, even if nobody waits
-/// for it any more.
+/// Runs `work` on a thread, with the only permit of `threads` until it ends, even if its caller no
+/// longer waits for it.
 async fn run_alone<T: Send + 'static>(
     threads: &Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,

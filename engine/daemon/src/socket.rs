@@ -123,7 +123,7 @@ impl Drop for OwnedSocket {
 /// # Errors
 /// Errors of the kernel, and those of [`check_listener`].
 pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
-    // Non-blocking, because a blocking connect waits forever when the other process no longer
+    // Non-blocking, because a blocking connect does not end when the other process no longer
     // accepts connections.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

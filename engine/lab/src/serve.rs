@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         true => println!("{}", service.json()),
         false => show(&service, args, is_input_closed),
     }
-    // Nobody would know of it.
+    // A service that could not say where it is is of no use.
     output::check()?;
     end.wait(is_input_closed, args.seconds.map(Duration::from_secs));
     // In the reverse order: the gateway goes first, and the administration after it.

@@ -137,7 +137,7 @@ pub(crate) fn is_table_damaged<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, k
 }
 
 /// Why the prefix of the handle with `key`, which is not found among the homed ones, has no answer.
-/// A client that is told that it is not homed asks nobody else about it, so damage is an error.
+/// A client that is told that it is not homed asks no other server about it, so damage is an error.
 #[cold]
 fn reason_not_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> RefusalReason {
     if is_table_damaged(context, key) { unreadable(context) } else { RefusalReason::NotHomed }

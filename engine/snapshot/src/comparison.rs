@@ -3,7 +3,7 @@
 //! The shape is that of the [tree](crate::tree) of a set. The digests are others: they cover what
 //! is to be compared, in an order that does not depend on the layer, and begin with a nonce that
 //! both sides know. Sets with different seeds or layers, and files that were never published, are
-//! therefore comparable, and nobody can prepare two records with the same digest.
+//! therefore comparable, and two records with the same digest cannot be prepared.
 
 use crate::format::Sha256Sum;
 use crate::reader::{CorruptRecord, Layer};

@@ -5,7 +5,7 @@ use crate::listing::ListedSource;
 use handle_proto::{Handle, fold};
 use std::collections::HashMap;
 
-/// The prefixes whose records are copied, and the names of their sources. Nobody else changes
+/// The prefixes whose records are copied, and the names of their sources. Nothing else changes
 /// handles of these prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PulledPrefixes(HashMap<Vec<u8>, String>);

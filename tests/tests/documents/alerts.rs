@@ -60,7 +60,7 @@ fn each_alert_has_a_test_in_which_it_is_quiet_and_fires_alone() {
 fn prometheus_accepts_the_rules_and_the_scrape_configuration_of_the_page() {
     let (page, rules) = (read("README.md"), read("alerts.yml"));
     let configuration = between(&page, "```yaml\n", "```").next().unwrap();
-    // A rule about a job that is not scraped is silent for ever.
+    // A rule about a job that is not scraped never fires.
     let scraped: Vec<&str> = between(configuration, "job_name: ", "\n").collect();
     for job in between(&rules, "up{job=\"", "\"") {
         assert!(scraped.contains(&job), "{job} is not scraped: {scraped:?}");

@@ -215,7 +215,7 @@ fn a_challenged_change_is_decided_three_times_and_one_in_a_session_twice() {
     let hidden = Value { permissions: Permissions::ADMIN_READ, ..Value::new(2, b"NOTE", b"not for all") };
     let mut owner = Vec::new();
     Admin::new(AdminPermissions::ALL, ADMINISTRATOR.handle, ADMINISTRATOR.index).encode(&mut owner);
-    // For nobody, for the claimed identity, and in the writer for the proven one.
+    // Without an identity, for the claimed one, and in the writer for the proven one.
     let created = decisions(&mut || {
         crate::admin::with_values(&[Value::new(100, b"HS_ADMIN", &owner)], |values| {
             change(&Request::CreateHandle(HandleValues { handle: b"TST/DECIDED", values }));

@@ -1,4 +1,4 @@
-//! What answers that nobody reads cost `handle-admin`.
+//! What answers cost that their clients do not read, in `handle-admin`.
 
 use crate::admin::{message, root, summarize};
 use handle_daemon::control::ControlCommands as _;

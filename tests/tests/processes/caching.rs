@@ -163,7 +163,7 @@ fn expired_records_are_shown_while_nobody_answers_and_new_ones_soon_after() {
     let stale = cache.resolve("10.1/x");
     assert_eq!((data(&stale), ttl_s(&stale)), (vec!["https://one.example/".to_owned()], 30));
     assert!(begun.elapsed() < Duration::from_millis(550), "before the question has failed");
-    // From now on nobody waits, and other names fail within the time limit.
+    // From now on no request waits, and other names fail within the time limit.
     for _ in 0..10 {
         let begun = Instant::now();
         assert_eq!(ttl_s(&cache.resolve("10.1/x")), 30);

@@ -48,7 +48,7 @@ fn caches_that_ask_each_other_say_so_at_once_and_do_not_ask_without_end() {
         let questions = sum("questions");
         assert!((10..=20).contains(&questions), "{questions} questions");
         assert_eq!(sum("loops"), questions);
-        // Then nobody is asked for a while.
+        // Then no server is asked for a while.
         for n in 0..200 {
             assert_ne!(loops[0].resolve("10.1/x").code, ResponseCode::SUCCESS, "{n}");
         }
@@ -319,7 +319,7 @@ fn after_kill_9_the_cache_is_as_full_as_before() {
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
                 let mut n = 0;
                 while !ends.load(Ordering::Relaxed) {
-                    // Nobody may be there.
+                    // No server may listen there.
                     let _ = socket.send_to(&request(name(n % NAMES).as_bytes(), 1), address);
                     n += 7;
                     if n.is_multiple_of(16) {

@@ -146,7 +146,7 @@ fn records_are_asked_for_anew_after_each_set_that_is_announced() {
     connection.notify(4);
     until("the notice", || cache.count("notices") == 3);
     assert!(shows(&cache.resolve("10.1/x"), "https://three.example/"));
-    // If nobody answers, the old record is better than none.
+    // If no server answers, the old record is better than none.
     upstream.behave(AnswerManner::Silent);
     connection.notify(5);
     until("the notice", || cache.count("notices") == 4);

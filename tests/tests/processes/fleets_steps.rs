@@ -359,7 +359,7 @@ fn after_a_take_over_layers_are_downloaded_and_then_built_again() {
     new.publisher().raise_epoch(2, now_unix_ms()).unwrap();
     let mut ships_new = fleet.shipper_with_steps("new", STEPS_LEN);
     ships_new.ship().unwrap();
-    // The fenced publisher ships the steps of its next set, which nobody looks for.
+    // The fenced publisher ships the steps of its next set, which no machine looks for.
     old.publish(0..60, "later", false);
     assert!(matches!(ships_old.ship(), Err(ShipError::Fenced { .. })));
     fetcher.fetch(RUNS).unwrap();

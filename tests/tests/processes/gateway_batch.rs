@@ -440,7 +440,7 @@ fn requests_that_wait_for_their_clients_take_no_permit() {
         stream.write_all((head(caller, further) + &first).as_bytes()).unwrap();
         stream
     };
-    // Of strangers: each is refused by its head, with a body that goes on for ever or not.
+    // Of strangers: each is refused by its head, with an endless body or not.
     for number in 0..6 {
         let key = format!("Idempotency-Key: {number}\r\n");
         let mut stream = begin(WRONG, if number % 2 == 0 { &key } else { "" }, chunk("{"));

@@ -223,7 +223,7 @@ fn what_changes_an_answer_is_in_its_vary_or_keeps_it_out_of_caches() {
     }
     let expected = ["Accept", "Accept-Encoding", "Accept-Language", "Origin", "X-Forwarded-For"];
     assert_eq!(depending, BTreeSet::from(expected), "the targets show every dependence");
-    // Over TLS, credentials change answers, and such answers are kept by nobody.
+    // Over TLS, credentials change answers, and no cache keeps such answers.
     let over_tls = |headers: &str| {
         let mut stream = connect_over_tls(address);
         let request = format!(

@@ -1,4 +1,4 @@
-//! Wrong secret keys: a source that sends many of them waits, and nobody else does.
+//! Wrong secret keys: a source that sends many of them waits, and no other source does.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

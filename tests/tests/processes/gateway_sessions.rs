@@ -133,7 +133,7 @@ fn proofs_that_are_wrong_or_of_another_nonce_or_used_are_refused() {
     }
     assert_eq!(pair.sign_in(&id, &nonce, "300:0.NA/TST").status, 200);
     assert_eq!(pair.sign_in(&id, &nonce, "300:0.NA/TST").status, 401, "the nonce has been used");
-    // Nobody else can use the signature either.
+    // No other client can use the signature either.
     let (other, _) = pair.open();
     assert_eq!(pair.sign_in(&other, &nonce, "300:0.NA/TST").status, 401);
     assert_eq!(pair.status(&other), 401);

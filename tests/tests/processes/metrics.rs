@@ -91,7 +91,7 @@ fn handle_admin_serves_the_metrics_that_it_declares() {
             SourceConfig { pull: Some(PullConfig::default()), ..copied },
         ];
     });
-    // Before, nobody knows the age of the copy.
+    // Before, the age of the copy is not known.
     let pulls = &administered.server().shared().pulls;
     until("the source is copied", || pulls.status()[0].counts.compares == 1);
     exchange_over_tcp(administered.address(), &request(b"TST/ITEM-001", 1)).unwrap();

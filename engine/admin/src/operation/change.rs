@@ -183,7 +183,7 @@ pub(super) struct ValueDifference {
 
 impl ValueDifference {
     /// Compares two records. Without `reads_hidden`, a hidden value requires the right to modify it
-    /// even if it stays the same, so that nobody can find out its content by guessing.
+    /// even if it stays the same, so that its content cannot be found out by guessing.
     pub(super) fn compare(before: &Values<'_>, after: &Values<'_>, reads_hidden: bool) -> Self {
         let (old, new) = (by_index(before), by_index(after));
         let (mut actions, mut is_any) = (Vec::new(), false);

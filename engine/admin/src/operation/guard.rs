@@ -1,5 +1,5 @@
 //! The guard of a change: conditions on the record, and the administrators that it keeps. Decided
-//! like the change itself, so that in the writer nobody else changes the record in between.
+//! like the change itself, so that in the writer no other change of the record comes in between.
 
 use super::{
     DecisionCase, DecisionEnd, DecisionResult, OperationAnswer, OperationDecision, OperationRefusal,

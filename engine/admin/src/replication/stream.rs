@@ -57,7 +57,7 @@ impl BlockWriter {
     }
 
     /// Takes the collected part.
-    fn take(&mut self) -> Vec<u8> {
+    fn drain(&mut self) -> Vec<u8> {
         std::mem::replace(&mut self.bytes, Vec::with_capacity(PART_LEN))
     }
 }
@@ -128,7 +128,7 @@ impl ReplicationStream {
         }
         self.out.begin();
         self.has_more = self.source.write(&mut self.out)?;
-        Ok(Some(self.out.take()))
+        Ok(Some(self.out.drain()))
     }
 
     /// Notes that the receiver has received the whole stream.

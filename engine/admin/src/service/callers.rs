@@ -90,7 +90,7 @@ impl AdminService {
     }
 
     /// Whether `identity` still has the key with which its session `id` was started. Without an
-    /// answer of the service of the identity nobody is proven, as outside sessions.
+    /// answer of the service of the identity no caller is proven, as outside sessions.
     fn still_has_key(
         &self,
         identity: Reference<'_>,

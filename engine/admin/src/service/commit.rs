@@ -37,8 +37,8 @@ impl AdminService {
         }
     }
 
-    /// Has `source` make the change of the record of `key`, decided again on the state that nobody
-    /// else changes meanwhile. Blocks until it is durable.
+    /// Has `source` make the change of the record of `key`, decided again on a state that
+    /// does not change meanwhile. Blocks until it is durable.
     fn commit_at_source(
         &self,
         source: &GuardedSource,

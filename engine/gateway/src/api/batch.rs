@@ -95,7 +95,7 @@ pub(super) async fn batch(
         Err(refusal) => return refusal.respond(state, request, None),
     };
     // The proof from the head alone: a body that is read before it would be that of anybody.
-    // Permits are soon free again, because nobody has one for as long as a client pleases.
+    // Permits are soon free again, because a client does not decide how long it has one.
     let mut connection = match work.open_in_turn(admin, socket, None).await {
         Ok(connection) => connection,
         Err(error) => return refuse(state, request, error),

@@ -54,7 +54,7 @@ pub(crate) fn needs_proof(body: &RequestBody) -> bool {
 /// Proves the caller of a request with `identity`, which `Caller::of` found in its head. One with a
 /// session of `handle-admin` has been proven.
 ///
-/// Without the local socket of `handle-admin` (`admin.socket`), nobody can be proven without a
+/// Without the local socket of `handle-admin` (`admin.socket`), no caller can be proven without a
 /// change, and the caller is taken as it is.
 ///
 /// # Errors

@@ -64,7 +64,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             } else if served.activity.is_answering()
                 && timer.deadline() > (Instant::now() + write_timeout).into()
             {
-                // An answer may begin to wait while nobody polls the connection.
+                // An answer may begin to wait while the connection is not polled.
                 timer.as_mut().reset((Instant::now() + write_timeout).into());
             } else if is_ending || draining.as_mut().poll(context).is_pending() {
                 return Poll::Pending;

@@ -357,7 +357,7 @@ impl DatagramPath for UringPath {
         }
         self.woken = false;
         if let Some(streams) = self.streams.as_mut() {
-            streams.take();
+            streams.make_batch();
         }
         let mut segments = 0;
         while self.received.len() < self.received.capacity()

@@ -218,7 +218,7 @@ impl UringStreams {
     }
 
     /// Makes a batch of the completions.
-    pub(super) fn take(&mut self) {
+    pub(super) fn make_batch(&mut self) {
         // One completion makes two events at most.
         while self.events.len() < EVENTS_MAX - 1
             && let Some(completed) = self.completed.pop_front()
