@@ -182,12 +182,10 @@ impl SlowPath {
     /// Signs an answer to `origin` that was made without a signature, if the server has a key and
     /// the source has not got too many.
     pub(crate) fn sign_late(&self, message: &mut Vec<u8>, origin: RequestOrigin) {
-        if let Some(signer) = &self.signer
-            && self.signature_rates.check(origin, &self.exempt).is_ok()
-        {
+        if let Some(signer) = &self.signer {
             // When signing fails, the client gets the answer unsigned and decides what to do with
             // it, as with deployed servers.
-            let _ = signer.sign(message);
+            let _ = signer.sign(message, || self.signature_rates.admits(origin, &self.exempt));
         }
     }
 

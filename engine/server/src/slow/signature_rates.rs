@@ -5,7 +5,6 @@
 
 use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::source_rates::{SourceRate, SourceRates};
-use handle_resolver::RefusalReason;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
@@ -26,19 +25,15 @@ impl SignatureRates {
         Self(SourceRates::new(SOURCES))
     }
 
-    /// Whether an answer to `origin` may be signed. Datagrams are limited elsewhere, and this host
-    /// and `exempt` are not.
-    ///
-    /// # Errors
-    /// The reason for the refusal that the client gets instead.
-    pub(super) fn check(&self, origin: RequestOrigin, exempt: &SourceList) -> Result<(), RefusalReason> {
+    /// Whether a signature may be made for `origin`, and counts it. Datagrams are limited elsewhere,
+    /// and this host and `exempt` are not.
+    pub(super) fn admits(&self, origin: RequestOrigin, exempt: &SourceList) -> bool {
         let source = origin.ip.to_canonical();
         // As by the rate limit: no other sender has these addresses of the loopback network.
         let is_here = source == Ipv4Addr::LOCALHOST || source == Ipv6Addr::LOCALHOST;
         if !origin.is_connected || is_here || exempt.contains(source) {
-            return Ok(());
+            return true;
         }
-        let admitted = self.0.admit_at_rate(source, Instant::now(), RATE);
-        admitted.map_err(|_| RefusalReason::TooManySignatures)
+        self.0.admit_at_rate(source, Instant::now(), RATE).is_ok()
     }
 }

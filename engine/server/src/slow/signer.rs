@@ -25,6 +25,8 @@ pub enum Signature {
     Made,
     /// Made earlier, over the same bytes.
     Kept,
+    /// Not made, because the client has got too many.
+    Refused,
 }
 
 impl AnswerSigner {
@@ -62,11 +64,12 @@ impl AnswerSigner {
         !covers_request_id(version)
     }
 
-    /// Appends a credential to `message`, an answer in its stream form that has none yet.
+    /// Appends a credential to `message`, an answer in its stream form that has none yet. `admits`
+    /// says whether the client gets a new one; one that is kept costs nothing.
     ///
     /// # Errors
-    /// When signing fails; the message is then unchanged.
-    pub fn sign(&self, message: &mut Vec<u8>) -> Result<Signature, SignError> {
+    /// When signing fails; the message is then unchanged, as without a credential.
+    pub fn sign(&self, message: &mut Vec<u8>, admits: impl FnOnce() -> bool) -> Result<Signature, SignError> {
         let Ok((envelope, rest)) = Envelope::split(message) else { return Err(SignError::Failed) };
         let Ok(Message { covered, .. }) = Message::decode(rest) else { return Err(SignError::Failed) };
         let covered_len = covered.len();
@@ -82,6 +85,7 @@ impl AnswerSigner {
             let kept = self.lock_credentials().get(&name);
             match kept {
                 Some(credential) => (Signature::Kept, credential),
+                None if !admits() => return Ok(Signature::Refused),
                 None => {
                     // Signing happens without the lock. Another thread may sign the same bytes
                     // meanwhile, which is harmless.
@@ -90,6 +94,8 @@ impl AnswerSigner {
                     (Signature::Made, credential)
                 }
             }
+        } else if !admits() {
+            return Ok(Signature::Refused);
         } else {
             (Signature::Made, sign_message(&envelope, 0, covered, &self.key)?)
         };
@@ -182,7 +188,7 @@ mod tests {
         let cut = [&envelope[..], &[0; 20], &[0, 0, 0, 9]].concat();
         for message in [&b""[..], b"short", &envelope, &cut] {
             let mut signed = message.to_vec();
-            assert_eq!(signer.sign(&mut signed), Err(SignError::Failed));
+            assert_eq!(signer.sign(&mut signed, || true), Err(SignError::Failed));
             assert_eq!(signed, message);
         }
     }
@@ -196,12 +202,27 @@ mod tests {
             let unsigned = [&envelope[..], &[0; 24], &[0; 4]].concat();
             for from in [Signature::Made, if is_kept { Signature::Kept } else { Signature::Made }] {
                 let mut signed = unsigned.clone();
-                assert_eq!(signer.sign(&mut signed), Ok(from), "2.{minor}");
+                let admits = || from == Signature::Made;
+                assert_eq!(signer.sign(&mut signed, admits), Ok(from), "2.{minor}");
                 let (envelope, rest) = Envelope::split(&signed).unwrap();
                 assert_eq!(envelope.message_len as usize, rest.len());
                 let message = Message::decode(rest).unwrap();
                 handle_auth::message::verify_message(&envelope, &message, signer.public()).unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn a_new_signature_is_made_only_if_the_client_gets_one() {
+        let signer = signer();
+        for minor in [6, 11] {
+            let envelope =
+                Envelope { version: Version::new(2, minor), message_len: 28, ..Envelope::request(1) };
+            let unsigned = [&envelope.to_bytes()[..], &[0; 24], &[0; 4]].concat();
+            let mut message = unsigned.clone();
+            assert_eq!(signer.sign(&mut message, || false), Ok(Signature::Refused));
+            assert_eq!(message, unsigned, "2.{minor}");
+            assert_eq!(signer.sign(&mut message, || true), Ok(Signature::Made));
         }
     }
 

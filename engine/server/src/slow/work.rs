@@ -708,11 +708,8 @@ impl JobContext<'_> {
         }
         // The session is open by now, and costs more than its signature. It is what clients with
         // many requests are told to use.
-        if self.path.signer.is_some() && reply.op_code() != OpCode::SESSION_SETUP {
-            self.path.signature_rates.check(self.origin, &self.path.exempt)?;
-        }
-        self.sign(message);
-        Ok(())
+        let is_set_up = reply.op_code() == OpCode::SESSION_SETUP;
+        self.sign(message, || is_set_up || self.path.signature_rates.admits(self.origin, &self.path.exempt))
     }
 
     /// Writes `reply` like `write`, but without a signature. Returns whether the reply is to be
@@ -746,9 +743,10 @@ impl JobContext<'_> {
         signs
     }
 
-    fn sign(&self, message: &mut Vec<u8>) {
-        let Some(signer) = &self.path.signer else { return };
-        let counter = match signer.sign(message) {
+    fn sign(&self, message: &mut Vec<u8>, admits: impl FnOnce() -> bool) -> Result<(), RefusalReason> {
+        let Some(signer) = &self.path.signer else { return Ok(()) };
+        let counter = match signer.sign(message, admits) {
+            Ok(Signature::Refused) => return Err(RefusalReason::TooManySignatures),
             Ok(Signature::Made) => {
                 self.spend(cost::SIGNATURE);
                 &self.counters.signed
@@ -759,6 +757,7 @@ impl JobContext<'_> {
             Err(_) => &self.counters.signing_failed,
         };
         counter.add(1);
+        Ok(())
     }
 }
 
