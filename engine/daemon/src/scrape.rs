@@ -8,6 +8,7 @@ use crate::clients::{LOOK_INTERVAL, serve_clients};
 use crate::http::{self, HttpResponse, HttpStatus};
 use crate::listen::ListenError;
 use crate::shutdown::Shutdown;
+use crate::takeover::{Predecessor, SocketKind};
 use std::fmt;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -120,11 +121,22 @@ impl ScrapeEndpoint {
         bound.map_err(|error| ScrapeError(ListenError::Refused(address, error)))
     }
 
-    /// Serves on a listener that is already bound.
+    /// Binds `address` if there is one, or takes its listener from the process that is replaced.
     ///
     /// # Errors
-    /// Errors of the kernel.
-    pub fn on(listener: TcpListener) -> io::Result<Self> {
+    /// As [`bind`](Self::bind).
+    pub fn open(
+        address: Option<SocketAddr>,
+        replaced: Option<&mut Predecessor>,
+    ) -> Result<Option<Self>, ScrapeError> {
+        let Some(address) = address else { return Ok(None) };
+        let taken = replaced.and_then(|replaced| replaced.take(SocketKind::Http, address));
+        let listener = taken.map_or_else(|| TcpListener::bind(address), |taken| Ok(taken.into()));
+        let opened = listener.and_then(Self::on);
+        opened.map(Some).map_err(|error| ScrapeError(ListenError::Refused(address, error)))
+    }
+
+    fn on(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }

@@ -73,7 +73,7 @@ impl Gateway {
             _ => None,
         };
         let listeners = WorkerListeners::open(config, workers_count, predecessor.as_mut())?;
-        let scrapes = open_scrapes(config, predecessor.as_mut())?;
+        let scrapes = ScrapeEndpoint::open(config.observe.http, predecessor.as_mut())?;
         if let Some(user) = &config.user {
             become_user(user)?;
         }
@@ -271,16 +271,6 @@ impl Gateway {
         }
         Ok(())
     }
-}
-
-/// Opens the scrape endpoint, on the listener of another process if it has one for this address.
-fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<ScrapeEndpoint>> {
-    let Some(address) = config.observe.http else { return Ok(None) };
-    let taken = from.and_then(|from| from.take(SocketKind::Http, address));
-    Ok(Some(match taken {
-        Some(listener) => ScrapeEndpoint::on(listener.into())?,
-        None => ScrapeEndpoint::bind(address)?,
-    }))
 }
 
 /// Time that workers get to end after their connections.

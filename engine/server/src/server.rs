@@ -97,7 +97,7 @@ impl Server {
         };
         let WorkerSockets { udp: sockets, tcp: listeners, inherited_count } =
             WorkerSockets::open(config, workers_count, predecessor.as_mut())?;
-        let scrapes = open_scrapes(config, predecessor.as_mut())?;
+        let scrapes = ScrapeEndpoint::open(config.observe.http, predecessor.as_mut())?;
         if let Some(user) = &config.user {
             privileges::become_user(user)?;
             // Files opened as root must be readable for the user too; otherwise the next reload
@@ -364,14 +364,4 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
         return Ok(config.cores.clone());
     }
     handle_net::usable_cores().context("cannot read which cores this process may use")
-}
-
-/// Opens the scrape endpoint, on the listener of another process if it has one for this address.
-fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<ScrapeEndpoint>> {
-    let Some(address) = config.observe.http else { return Ok(None) };
-    let taken = from.and_then(|from| from.take(SocketKind::Http, address));
-    Ok(Some(match taken {
-        Some(listener) => ScrapeEndpoint::on(listener.into())?,
-        None => ScrapeEndpoint::bind(address)?,
-    }))
 }
