@@ -101,7 +101,7 @@ impl ServedConnection {
             Admission::Answered(_, refused) => (self.peer.address, refused.clone()),
         };
         let head_len = admission::head_len(&parts);
-        let has_rest = rest.is_some();
+        let (has_rest, is_counted) = (rest.is_some(), matches!(admission, Admission::Answered(..)));
         // The futures of requests are large, and this one is moved.
         let answered = Box::pin(async move {
             let _guard = BugGuard(&self.state);
@@ -128,7 +128,9 @@ impl ServedConnection {
             return ResponseFuture::Later { answered, _reservation: reservation };
         };
         let mut response = refused.respond(&self.state);
-        self.state.counters.count_answer(response.status().as_u16());
+        if !is_counted {
+            self.state.counters.count_answer(response.status().as_u16());
+        }
         if has_rest && version < Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
