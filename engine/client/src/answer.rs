@@ -2,7 +2,6 @@
 
 use crate::question::Question;
 use handle_proto::wire::list::Values;
-use handle_proto::wire::put;
 use handle_proto::{ResponseCode, Value};
 use std::net::SocketAddr;
 
@@ -92,14 +91,5 @@ impl LookupAnswer {
     /// Bytes in memory of its own, beside those of the type.
     pub(crate) const fn allocations(&self) -> [usize; 3] {
         [self.handle.capacity(), self.text.capacity(), self.values.capacity()]
-    }
-
-    /// The values as encoded in a message: their number, and one after the other.
-    #[must_use]
-    pub fn values_encoded(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.values.len() + 4);
-        put::count(&mut out, self.values_count);
-        out.extend_from_slice(&self.values);
-        out
     }
 }

@@ -2,8 +2,6 @@
 
 /// Port registered for the protocol, TCP and UDP.
 pub const PORT: u16 = 2641;
-/// Port used by convention for HTTP and HTTPS.
-pub const HTTP_PORT: u16 = 8000;
 /// Media type of a message over HTTP.
 pub const MEDIA_TYPE: &str = "application/x-hdl-message";
 

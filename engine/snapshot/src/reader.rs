@@ -238,12 +238,6 @@ impl<B: AsRef<[u8]>> Layer<B> {
         self.header.created_unix_ms
     }
 
-    /// Time when the layer was built, Unix seconds.
-    #[must_use]
-    pub const fn created_unix_s(&self) -> u64 {
-        self.header.created_unix_ms / 1000
-    }
-
     /// All fields of the header.
     #[must_use]
     pub const fn header(&self) -> &LayerHeader {

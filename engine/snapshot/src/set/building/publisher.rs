@@ -178,11 +178,6 @@ impl<S: Storage> SetPublisher<S> {
         Ok(true)
     }
 
-    /// Whether sets are signed.
-    pub fn is_signing(&self) -> bool {
-        self.signer.is_some()
-    }
-
     /// The directory.
     pub fn dir(&self) -> &Path {
         self.stager.storage.dir()

@@ -221,12 +221,6 @@ impl StepsHead {
         self.end as u64..self.table_end as u64
     }
 
-    /// Where the first step is in the object.
-    #[must_use]
-    pub const fn first_step(&self) -> Range<u64> {
-        STEPS_HEAD_LEN as u64..self.end as u64
-    }
-
     /// Up to where a machine with the set `from` needs the object; `None` if it has no step from
     /// there. `table` is the table of the other steps, which is not needed for the first.
     #[must_use]
