@@ -23,6 +23,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
+/// Time for the answer to a challenge.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// Length of replies to one change. They have nothing secret, so others may grow.
 const USUAL_REPLY_LEN: usize = 64;
 
@@ -50,13 +52,36 @@ pub async fn carry_out(
     }
     let nonce = handle_auth::random();
     send(&mut connection.writer, &BulkReply::Challenge(nonce), timeout).await?;
-    let proof = connection.reader.receive_within(BEGIN_LEN_MAX, timeout, &mut stopping).await?;
+    // The peer answers at once, also if the server stops meanwhile.
+    let proof = within(PROOF_TIMEOUT.min(timeout), connection.reader.receive(BEGIN_LEN_MAX)).await?;
     let proven =
         prove(&mut connection, service, BulkChallenge { begin, nonce, proof }, config, timeout).await?;
     let Some(caller) = proven else { return Ok(()) };
+    carry_out_for(connection, state, caller, stopping).await
+}
+
+/// Carries out changes for a caller who has been proven.
+///
+/// # Errors
+/// As [`carry_out`].
+pub(crate) async fn carry_out_for(
+    mut connection: LocalConnection,
+    state: &Arc<AdminState>,
+    caller: BulkCaller,
+    mut stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let config = &Arc::new(state.config().bulk.clone());
+    let (service, timeout) = (&state.service, Duration::from_millis(config.idle_ms.into()));
     let caller = Arc::new(caller);
     loop {
-        let frame = connection.reader.receive_within(REQUEST_LEN_MAX, timeout, &mut stopping).await?;
+        if !within(timeout, connection.begins(&mut stopping)).await? {
+            // The next process continues with it.
+            if let Some(stream) = connection.into_stream() {
+                state.leave_caller(stream.into_std()?.into(), &caller);
+            }
+            return Ok(());
+        }
+        let frame = within(timeout, connection.reader.receive(REQUEST_LEN_MAX)).await?;
         let (answering, config, caller) = (Arc::clone(state), Arc::clone(config), Arc::clone(&caller));
         let carried_out = run(&service.counters, move || {
             let service = &answering.service;

@@ -4,6 +4,8 @@
 //! A nonce begins with random bytes of this process, so no proof is older than these, and each
 //! nonce is accepted once. Only verified proofs add state.
 
+mod continuation;
+
 use crate::operation::CandidateKey;
 use handle_auth::Digest;
 use handle_auth::challenge::{CoveredBytes, verify_in_session};

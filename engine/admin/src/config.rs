@@ -30,6 +30,9 @@ settings! {
         restart site: PathBuf = PathBuf::from("/etc/handled/siteinfo.json");
         /// Set this when the site has several servers: the `serverId` of this one.
         restart server_id: Option<i32> = None;
+        /// Set this when an upgrade must not lose a request: continue with the sockets of the
+        /// process that listens on `control`, if there is one. Needs `control`.
+        restart take_over: bool = false;
         /// Set this when requests may not use all cores: threads that answer them; 0 for one on
         /// each core. Threads that wait for the disk are additional.
         restart threads: usize = 0, 0..=1024;
@@ -70,6 +73,11 @@ settings! {
 
 fn settings_agree(config: &Config) -> Result<(), SettingError> {
     each_once(&config.listen).map_err(|error| SettingError::Together(error.to_string()))?;
+    if config.take_over && config.control.is_none() {
+        return Err(SettingError::Together(
+            "`take_over` needs `control`: the control socket of the process that serves now".to_owned(),
+        ));
+    }
     check_sources(&config.sources)?;
     let copies = config.sources.iter().any(|source| source.pull.is_some());
     let has_lease = config.publish.directory.is_some() && config.publish.lease_ms > 0;
@@ -263,6 +271,7 @@ mod tests {
     fn says_which_settings_contradict_each_other() {
         let says = |text: &str| toml::from_str::<Config>(text).unwrap().check().unwrap_err().to_string();
         assert!(says("[remote]\nenabled = true").contains("remote.root"));
+        assert!(says("take_over = true").contains("`take_over` needs `control`"));
         let twice = says("listen = [\"127.0.0.1:2642\", \"127.0.0.1:2642\"]");
         assert_eq!(twice, "`listen` names 127.0.0.1:2642 twice");
         let copied = "[store.postgres]\nurl = \"postgresql://u@h/d\"\n[[sources]]\nname = \"a\"\n\

@@ -18,10 +18,12 @@ use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
 use crate::steps::run;
 use handle_daemon::clock::{MonotonicClock, now_unix_s};
 use handle_daemon::connections::{ConnectionTable, ConnectionWait, TableLimits};
+use handle_daemon::takeover::IdleConnections;
 use handle_proto::wire::Envelope;
 use handle_proto::{OpCode, ResponseCode};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -46,6 +48,8 @@ pub struct AdminConnections {
     config: RwLock<Arc<TcpConfig>>,
     /// True once the server has been asked to stop.
     stopping: watch::Receiver<bool>,
+    /// Connections without a request at the end.
+    idle: IdleConnections,
     open: Mutex<OpenConnections>,
     gone: Notify,
     /// Permits for processing requests.
@@ -138,6 +142,7 @@ impl AdminConnections {
             service,
             config: RwLock::new(Arc::new(config.clone())),
             stopping,
+            idle: IdleConnections::default(),
             open: Mutex::new(open),
             gone: Notify::new(),
             work: Semaphore::new(config.requests),
@@ -151,6 +156,12 @@ impl AdminConnections {
         let mut open = self.open();
         open.table.set(table_limits(config));
         (open.connections_max, open.input_max) = (config.connections, config.input_bytes);
+    }
+
+    /// The connections without a request, for a process that continues with them.
+    #[must_use]
+    pub const fn idle(&self) -> &IdleConnections {
+        &self.idle
     }
 
     /// The number of connections.
@@ -360,24 +371,41 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
                 continue;
             }
         };
-        let counters = connections.counters();
-        let (slot, evicted) = match connections.enter(source) {
-            Ok(entered) => entered,
-            Err(why) => {
-                tracing::debug!(%source, ?why, "a connection was refused");
-                counters.connections_refused.add();
-                continue;
-            }
-        };
-        counters.connections.add();
-        let connections = Arc::clone(&connections);
-        tokio::spawn(async move {
-            let held = ConnectionSlot { connections: &connections, slot, evicted };
-            if let Err(error) = talk(stream, source, &held).await {
-                tracing::debug!(%error, %source, "a connection went away");
-            }
-        });
+        begin(stream, source, &connections);
     }
+}
+
+/// Continues with connections that another process has accepted. Called inside the runtime.
+pub fn adopt(accepted: Vec<OwnedFd>, connections: &Arc<AdminConnections>) {
+    for descriptor in accepted {
+        let stream = std::net::TcpStream::from(descriptor);
+        let adopted = stream.peer_addr().and_then(|source| Ok((TcpStream::from_std(stream)?, source)));
+        match adopted {
+            Ok((stream, source)) => begin(stream, source, connections),
+            Err(error) => tracing::debug!(%error, "a connection of the old process went away"),
+        }
+    }
+}
+
+/// Answers on a connection, if there is a slot for it.
+fn begin(stream: TcpStream, source: SocketAddr, connections: &Arc<AdminConnections>) {
+    let counters = connections.counters();
+    let (slot, evicted) = match connections.enter(source) {
+        Ok(entered) => entered,
+        Err(why) => {
+            tracing::debug!(%source, ?why, "a connection was refused");
+            counters.connections_refused.add();
+            return;
+        }
+    };
+    counters.connections.add();
+    let connections = Arc::clone(connections);
+    tokio::spawn(async move {
+        let held = ConnectionSlot { connections: &connections, slot, evicted };
+        if let Err(error) = talk(stream, source, &held).await {
+            tracing::debug!(%error, %source, "a connection went away");
+        }
+    });
 }
 
 /// The outcome of waiting for a message.
@@ -388,7 +416,7 @@ enum ReadOutcome {
     Nothing,
     /// The input is not a message; the refusal says why.
     Bad(OperationRefusal),
-    /// The server is stopping.
+    /// The server is stopping, and nothing of a message has been received.
     Stop,
     /// The slot was given to another connection.
     Evicted,
@@ -407,7 +435,11 @@ async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionSlot<'
         };
         let message = match arrived {
             ReadOutcome::Message(message) => message,
-            ReadOutcome::Nothing | ReadOutcome::Stop | ReadOutcome::Evicted => return Ok(()),
+            ReadOutcome::Nothing | ReadOutcome::Evicted => return Ok(()),
+            ReadOutcome::Stop => {
+                connections.idle.keep(stream.into_std()?);
+                return Ok(());
+            }
             ReadOutcome::Bad(refused) => {
                 connections.counters().answered(OpCode::RESERVED, refused.code);
                 let bytes = unreadable(OpCode::RESERVED, &refused, now_unix_s());
@@ -433,7 +465,8 @@ async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionSlot<'
                 false => Ok(()),
             };
         }
-        if !replies.keeps_connection || *connections.stopping.borrow() {
+        let stops = *connections.stopping.borrow() && !connections.idle.collects();
+        if !replies.keeps_connection || stops {
             return close(stream, &tcp, held).await;
         }
         if !held.wait(ConnectionWait::Idle) {

@@ -21,7 +21,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 /// The commands and their help; those of the publisher follow.
-const COMMANDS: [CommandHelp; 11] = [
+const COMMANDS: [CommandHelp; 13] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again; what cannot change while serving is named"),
@@ -39,6 +39,8 @@ const COMMANDS: [CommandHelp; 11] = [
     ("find", "handles with public values, as find {\"where\":[[\"URL\",\"https://*\"]]}"),
     ("move-store", "move the store, as move-store {\"to\":\"PATH OR URL\"}; the answer has several lines"),
     ("drain", "answer what has arrived, then exit"),
+    ("restart", "start this program again, and let it take over without refusing a change"),
+    ("take-over", "sent by the new process to get the sockets"),
 ];
 
 impl ControlCommands for AdminState {
@@ -78,13 +80,22 @@ impl ControlCommands for AdminState {
         &self,
         command: &str,
         client: &UnixStream,
-        _reader: &mut ControlReader<'_>,
+        reader: &mut ControlReader<'_>,
     ) -> Option<io::Result<()>> {
+        match command {
+            "restart" => return Some(self.settings.succession().restart(client)),
+            "take-over" => return Some(self.settings.succession().offer(client, reader, self)),
+            _ => {}
+        }
         if let Some(argument) = command.strip_prefix(comparison::COMMAND) {
             return Some(comparison::converse(self, argument, client));
         }
         let argument = command.strip_prefix(relocate::COMMAND)?;
         Some(relocate::converse(self, argument, client))
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.is_leaving()
     }
 
     fn line_len_max(&self) -> usize {

@@ -7,6 +7,7 @@ pub mod config;
 
 use crate::service::{AdminService, ListPages, ReceivedMessage};
 use crate::steps::{run, within};
+use handle_daemon::takeover::IdleConnections;
 use handle_local::connection::LocalConnection;
 use handle_local::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
 use handle_local::frame;
@@ -19,8 +20,11 @@ use zeroize::Zeroizing;
 
 /// Time for `handled` to read an answer, for which a thread of it waits.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a frame that has begun to arrive: `handled` sends it at once.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answers on one connection until the peer closes it or the server stops.
+/// Answers on one connection until the peer closes it or the server stops. A connection without a
+/// request is then among those that are `idle`.
 ///
 /// # Errors
 /// When the connection fails, or its peer closes it or does not read.
@@ -28,14 +32,21 @@ pub async fn answer(
     mut connection: LocalConnection,
     service: &Arc<AdminService>,
     work: &Semaphore,
+    idle: &IdleConnections,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut listing: Option<ListPages> = None;
     loop {
-        let frame = tokio::select! {
-            frame = connection.reader.receive(REQUEST_LEN_MAX) => frame?,
-            _ = stopping.wait_for(|&stops| stops) => return Ok(()),
-        };
+        if !connection.begins(&mut stopping).await? {
+            // The next process continues with it, unless a listing is in progress.
+            if listing.is_none()
+                && let Some(stream) = connection.into_stream()
+            {
+                idle.keep(stream.into_std()?);
+            }
+            return Ok(());
+        }
+        let frame = within(FRAME_TIMEOUT, connection.reader.receive(REQUEST_LEN_MAX)).await?;
         let Ok(permit) = work.acquire().await else { return Ok(()) };
         let (answering, begun) = (Arc::clone(service), listing.take());
         let answered = run(&service.counters, move || match ForwardFrame::decode(&frame)? {

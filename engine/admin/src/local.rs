@@ -7,11 +7,13 @@
 use crate::config::Config;
 use crate::state::AdminState;
 use crate::{bulk, callers, changes, forward, replication};
+use handle_daemon::takeover::IdleConnections;
 use handle_local::config::{LocalRights, LocalUserError};
 use handle_local::connection::LocalConnection;
 use handle_local::kind::LocalKind;
-use handle_local::socket::{LocalSocket, ServedConnections};
+use handle_local::socket::{LocalSocket, ResumedConnection, ServedConnections};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
@@ -23,28 +25,45 @@ pub(crate) fn rights(config: &Config) -> Result<Option<LocalRights>, LocalUserEr
     config.local.socket.as_ref().map(|_| config.local.rights()).transpose()
 }
 
-/// Serves the connections at `socket` until the server stops. Called inside the runtime.
+/// Serves the connections at `socket` until the server stops, with those that another process has
+/// left, each with its caller. Called inside the runtime.
 ///
 /// # Errors
 /// When the runtime cannot watch the socket.
-pub(crate) fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> io::Result<ServedConnections> {
+pub(crate) fn serve(
+    socket: LocalSocket,
+    left: Vec<(OwnedFd, Vec<u8>)>,
+    state: &Arc<AdminState>,
+) -> io::Result<ServedConnections> {
+    let resumed =
+        left.into_iter().filter_map(|(descriptor, caller)| resume(descriptor, &caller, state)).collect();
     let (counting, state) = (Arc::clone(&state.service), Arc::clone(state));
     let work = Arc::new(Semaphore::new(state.config().forward.requests));
+    let idle = Arc::clone(socket.idle());
     let refuse = move || counting.counters.local_refused.add();
-    socket.serve(state.stopping(), refuse, move |connection, stopping| {
-        let (state, work) = (Arc::clone(&state), Arc::clone(&work));
-        async move { answer(connection, &state, &work, stopping).await }
+    socket.serve(state.stopping(), resumed, refuse, move |connection, stopping| {
+        let (state, work, idle) = (Arc::clone(&state), Arc::clone(&work), Arc::clone(&idle));
+        async move { answer(connection, &state, &work, &idle, stopping).await }
     })
+}
+
+/// Continues with the connection of a caller whom another process has proven.
+fn resume(descriptor: OwnedFd, caller: &[u8], state: &Arc<AdminState>) -> Option<ResumedConnection> {
+    let caller = state.service.continue_bulk_caller(caller)?;
+    let connection = LocalConnection::resume(descriptor.into(), LocalKind::Bulk).ok()?;
+    let (state, stopping) = (Arc::clone(state), state.stopping());
+    Some(Box::pin(async move { bulk::carry_out_for(connection, &state, caller, stopping).await }))
 }
 
 async fn answer(
     connection: LocalConnection,
     state: &Arc<AdminState>,
     work: &Semaphore,
+    idle: &IdleConnections,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     match connection.kind() {
-        LocalKind::Forward => forward::answer(connection, &state.service, work, stopping).await,
+        LocalKind::Forward => forward::answer(connection, &state.service, work, idle, stopping).await,
         LocalKind::Bulk => bulk::carry_out(connection, state, stopping).await,
         LocalKind::Callers => callers::answer(connection, state, stopping).await,
         LocalKind::Relay => replication::relay::answer(connection, &state.service, stopping).await,

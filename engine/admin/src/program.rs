@@ -7,17 +7,21 @@ use crate::publish::check_set;
 use crate::remote::RemoteServices;
 use crate::server::{Server, read_identity, site_differences};
 use crate::settings::AdminHooks;
+use crate::state::AdminState;
+use crate::succession::{HandoverOutcome, Succession};
 use anyhow::{Context as _, anyhow};
 use clap::{Parser, Subcommand};
 use handle_auth::source::SourceList;
 use handle_daemon::program::{CommonArgs, Program, Startup};
+use handle_daemon::takeover::SuccessorProgram;
 use handle_daemon::text::listed;
 use handle_daemon::{log, readiness};
 use handle_store::{Store, StoreError};
 use serde::Serialize;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Keeps the authoritative records of a service, and changes them for their administrators.
 ///
@@ -38,6 +42,7 @@ use std::sync::Arc;
     after_help = "Examples:
   handle-admin --config /etc/handled/handle-admin.toml --check-config
   handle-admin --config /etc/handled/handle-admin.toml
+  handle-admin --config /etc/handled/handle-admin.toml --take-over
   echo status | socat - UNIX:/run/handle-admin/control.sock"
 )]
 pub struct AdminProgram {
@@ -54,6 +59,10 @@ pub struct AdminProgram {
     /// Which server of the site this is (its `serverId`).
     #[arg(long)]
     server_id: Option<i32>,
+    /// Take over from the handle-admin behind the control socket, if there is one: continue with
+    /// its sockets and its store, and let it exit, without refusing a change.
+    #[arg(long)]
+    take_over: bool,
     #[command(subcommand)]
     #[serde(skip)]
     command: Option<AdminCommand>,
@@ -122,8 +131,12 @@ impl Program for AdminProgram {
         // Looking through the store takes a while, and nothing is under way until the server
         // serves.
         let starting = signals.exit_at_once().context("cannot listen to signals")?;
-        let hooks = AdminHooks { read_config: Some(read_config), set_log: Some(set_log) };
-        let server = Server::start_with(config, hooks)?;
+        let hooks = AdminHooks {
+            read_config: Some(Arc::new(read_config)),
+            set_log: Some(Arc::new(set_log)),
+            succession: Arc::new(Succession::new(SuccessorProgram::of_this_process())),
+        };
+        let mut server = Server::start_with(config, hooks.clone())?;
         drop(starting);
         readiness::ready("serving");
         tracing::info!(addresses = %listed(server.addresses()), last_transaction = server.shared().service.store.last_id(), "serving");
@@ -133,16 +146,28 @@ impl Program for AdminProgram {
                  both have the same `sessions.socket`"
             );
         }
-        let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
-        let reload = move || {
-            if let Err(error) = to_reload.service.audit.reopen(to_reload.config().audit_files()) {
-                tracing::error!("{error:#}");
+        let current = Arc::new(CurrentServer::default());
+        let (to_reload, to_stop) = (Arc::clone(&current), Arc::clone(&current));
+        let obeyed = signals.obey(move || to_reload.reload(), move || to_stop.stop());
+        obeyed.context("cannot start the thread that listens to signals")?;
+        loop {
+            current.set(server.shared());
+            server.wait_until_finished();
+            let Some(successor) = hooks.succession.next().filter(|_| !current.is_stopping()) else { break };
+            tracing::info!("closing the store for the other process: answering received requests");
+            let in_force = server.shared().config();
+            match hooks.succession.hand_over(server.leave(), &successor) {
+                HandoverOutcome::Served => {
+                    hooks.succession.finish_reports();
+                    return Ok(());
+                }
+                HandoverOutcome::Failed(left) => {
+                    server = Server::start_again(&in_force, hooks.clone(), left)?;
+                    tracing::info!(addresses = %listed(server.addresses()), "serving again");
+                    hooks.succession.handover.resume();
+                }
             }
-            let reply = to_reload.reload();
-            tracing::info!(outcome = %reply, "reloaded");
-        };
-        let shutdown = server.shared().shutdown();
-        signals.obey_until(shutdown, || server.is_finished(), reload, move || to_stop.drain())?;
+        }
         readiness::stopping();
         tracing::info!("stopping: answering received requests");
         let failure = server.failure();
@@ -150,5 +175,45 @@ impl Program for AdminProgram {
         // Started again, the store is read from the disk as it is there, and publishing goes on
         // where the set is.
         failure.map_or(Ok(()), |why| Err(anyhow!(why)))
+    }
+}
+
+/// The server to which signals are addressed. It does not keep the store open.
+#[derive(Default)]
+struct CurrentServer {
+    state: Mutex<Weak<AdminState>>,
+    stops: AtomicBool,
+}
+
+impl CurrentServer {
+    fn set(&self, state: &Arc<AdminState>) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(state);
+        if self.is_stopping() {
+            state.drain();
+        }
+    }
+
+    fn state(&self) -> Option<Arc<AdminState>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stops.load(Ordering::SeqCst)
+    }
+
+    fn stop(&self) {
+        self.stops.store(true, Ordering::SeqCst);
+        if let Some(state) = self.state() {
+            state.drain();
+        }
+    }
+
+    fn reload(&self) {
+        let Some(state) = self.state() else { return };
+        if let Err(error) = state.service.audit.reopen(state.config().audit_files()) {
+            tracing::error!("{error:#}");
+        }
+        let reply = state.reload();
+        tracing::info!(outcome = %reply, "reloaded");
     }
 }

@@ -1,6 +1,6 @@
-//! Starts and stops the parts of the process.
+//! Starts and stops the parts of the process, and leaves them to another process.
 
-use crate::audit::Audit;
+use crate::audit::{Audit, AuditTarget};
 use crate::config::Config;
 use crate::connections;
 use crate::costly::CostlyWork;
@@ -9,7 +9,7 @@ use crate::local;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::mirror::Mirror;
 use crate::mirror::promote::complete_promotion;
-use crate::publish::{self, StorePublisher, explain_set};
+use crate::publish::{self, StorePublisher, check_set, explain_set};
 use crate::pull::Pulls;
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
@@ -18,6 +18,7 @@ use crate::service::reply::ReplySealer;
 use crate::service::{AdminService, Authenticator, ChallengeSharing, DecisionContext, SharedSessionRows};
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
+use crate::succession::{Continuation, LeftServer, PROGRAM, PortSource};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
@@ -30,6 +31,7 @@ use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::server_key;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
+use handle_daemon::takeover::{Predecessor, SocketAnnouncement, SocketKind};
 use handle_daemon::threads;
 use handle_local::config::LocalRights;
 use handle_local::socket::{LocalSocket, ServedConnections};
@@ -38,13 +40,22 @@ use handle_session::{SessionEndpoint, SessionRows};
 use handle_source::RecordSources;
 use handle_store::{Store, StoreRecords as _};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// Time that connections get to finish when the server stops.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that requests get which have begun to arrive, when another process continues: meanwhile its
+/// clients wait.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for the last request to give the store back.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which the process looks whether a part has failed.
+const FAILURE_INTERVAL: Duration = Duration::from_secs(1);
+const CLOSE_LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running server.
 #[derive(Debug)]
@@ -55,6 +66,8 @@ pub struct Server {
     runtime: Runtime,
     /// The connections to `local.socket`.
     local: Option<ServedConnections>,
+    /// `local.socket` itself, for a process that continues.
+    local_listener: Option<OwnedFd>,
     addresses: Vec<SocketAddr>,
     http: Option<SocketAddr>,
     notify: Option<SocketAddr>,
@@ -94,61 +107,30 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause, and what to check.
     pub fn start_with(config: &Config, hooks: AdminHooks) -> anyhow::Result<Self> {
-        let mut ports = BoundPorts::bind(config)?;
-        if let Some(user) = &config.user {
-            become_user(user)?;
-        }
-        let rights = local::rights(config)?;
-        let control = config.control.as_deref();
-        let control = control.map(|path| ControlSocket::bind(path, false, "handle-admin")).transpose()?;
-        let OpenedService { service, publisher, mirror, pulls } = open_service(config)?;
-        let socket = bind_local(config, rights)?;
-        let mut helpers = HelperThreads::new()?;
-        let settings = AdminSettings::new(config.clone(), hooks);
-        let shared = Arc::new(AdminState::new(
-            service,
-            publisher,
-            mirror,
-            pulls,
-            settings,
-            Arc::clone(&helpers.shutdown),
-        ));
-        let notices = ports.notices.take();
-        let notify = notices.as_ref().map(TcpListener::local_addr).transpose()?;
-        let BoundPorts { listeners, scrapes, .. } = ports;
-        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-        let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
-        let runtime = runtime(config)?;
-        let local = {
-            let _inside = runtime.enter();
-            serve_notices(&shared, notices)?;
-            start_tasks(&shared, listeners, socket)?
+        let mut predecessor = match &config.control {
+            Some(control) if config.take_over => Predecessor::meet(control, PROGRAM)?,
+            _ => None,
         };
-        if let Some(scrapes) = scrapes {
-            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
-            helpers.start("observer", move || scrapes.serve(&shutdown, &state))?;
-        }
-        if let Some(control) = control {
-            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
-            helpers.start("control", move || control.serve(&shutdown, &state))?;
-        }
-        if shared.service.proof.sharing().is_some() {
-            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
-            helpers.start("challenges", move || share_challenges(&state, &shutdown))?;
-        }
-        for worker in shared.mirror.iter().flat_map(Mirror::take_workers) {
-            let shutdown = Arc::clone(&helpers.shutdown);
-            helpers.start("mirror", move || worker.run(&shutdown))?;
-        }
-        for listener in shared.mirror.iter().flat_map(Mirror::take_listeners) {
-            let shutdown = Arc::clone(&helpers.shutdown);
-            helpers.start("notices", move || listener.run(&shutdown))?;
-        }
-        for worker in shared.pulls.take_workers() {
-            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
-            helpers.start("pull", move || worker.run(&state, &shutdown))?;
-        }
-        Ok(Self { helpers, shared, runtime, local, addresses, http, notify })
+        let source = predecessor.as_mut().map_or(PortSource::Bound, PortSource::Predecessor);
+        let ports = BoundPorts::take(config, source)?;
+        let prepared = PreparedStart::new(config, ports, predecessor.is_some())?;
+        let Some(mut predecessor) = predecessor else { return prepared.serve(config, hooks, None)?.listen() };
+        // What can be wrong is found while the other process serves.
+        check_before_inheriting(config)?;
+        let inherited = predecessor.inherit()?.map(Continuation::from_inheritance);
+        let started = prepared.serve(config, hooks, inherited)?;
+        predecessor.dismiss()?;
+        started.listen()
+    }
+
+    /// Starts again in this process, with what another server of it has left.
+    ///
+    /// # Errors
+    /// As for `start`.
+    pub fn start_again(config: &Config, hooks: AdminHooks, left: LeftServer) -> anyhow::Result<Self> {
+        let ports = BoundPorts::take(config, PortSource::Left(hooks.succession.handover.withdraw().into()))?;
+        let continuation = Continuation::from_inheritance(left.inheritance);
+        PreparedStart::new(config, ports, false)?.serve(config, hooks, Some(continuation))?.listen()
     }
 
     /// The addresses on which the server answers.
@@ -191,32 +173,217 @@ impl Server {
         has_bug.then(|| "publishing has met a bug; it was shown where it happened".to_owned())
     }
 
+    /// Waits until the server should end.
+    pub fn wait_until_finished(&self) {
+        while !self.is_finished() {
+            self.shared.shutdown().poll(&mut [], Some(FAILURE_INTERVAL));
+        }
+    }
+
     /// Answers the requests being processed, and ends.
-    pub fn stop(mut self) {
+    pub fn stop(self) {
         self.shared.drain();
+        let _ = self.end(GOODBYE_TIMEOUT);
+    }
+
+    /// Answers the requests that have been read, and closes the store, for a process that
+    /// continues.
+    #[must_use]
+    pub fn leave(mut self) -> LeftServer {
+        let config = self.shared.config();
+        let local = config.local.socket.clone().zip(self.local_listener.take());
+        let shared = self.end(LEAVE_TIMEOUT);
+        let continuation = Continuation {
+            local,
+            local_connections: shared.local_idle.iter().flat_map(|idle| idle.drain()).collect(),
+            connections: shared.connections.idle().drain(),
+            callers: shared.take_left_callers(),
+            proofs: shared.service.proof.proofs(),
+        };
+        drop(shared);
+        let since = Instant::now();
+        let mut is_closed = Store::is_free(&config.store);
+        while !is_closed && since.elapsed() < CLOSE_TIMEOUT {
+            std::thread::sleep(CLOSE_LOOK_INTERVAL);
+            is_closed = Store::is_free(&config.store);
+        }
+        LeftServer { inheritance: continuation.into_inheritance(), is_closed }
+    }
+
+    /// Ends all threads. Requests get at most `timeout`.
+    fn end(mut self, timeout: Duration) -> Arc<AdminState> {
         self.runtime.block_on(async {
-            tokio::join!(self.shared.connections.none_left(GOODBYE_TIMEOUT), end_local(self.local.as_mut()));
+            tokio::join!(self.shared.connections.none_left(timeout), end_local(self.local.as_mut(), timeout));
         });
         drop(self.helpers);
-        self.runtime.shutdown_timeout(GOODBYE_TIMEOUT);
+        self.runtime.shutdown_timeout(timeout);
         self.shared.service.audit.summarise();
         self.shared.service.proof.costly().into_iter().for_each(CostlyWork::close);
         if let Some(publishing) = &self.shared.publisher {
             publishing.stop();
         }
+        self.shared
     }
 }
 
-/// Binds the local socket, if it is configured.
-fn bind_local(config: &Config, rights: Option<LocalRights>) -> anyhow::Result<Option<LocalSocket>> {
+/// A server that has its ports, and no store yet.
+struct PreparedStart {
+    ports: BoundPorts,
+    rights: Option<LocalRights>,
+    control: Option<ControlSocket>,
+}
+
+impl PreparedStart {
+    /// Switches to the configured user and binds the control socket, beside that of another process
+    /// if it `takes_over`.
+    fn new(config: &Config, ports: BoundPorts, takes_over: bool) -> anyhow::Result<Self> {
+        if let Some(user) = &config.user {
+            become_user(user)?;
+        }
+        let rights = local::rights(config)?;
+        let control = config.control.as_deref();
+        let control = control.map(|path| ControlSocket::bind(path, takes_over, PROGRAM)).transpose()?;
+        Ok(Self { ports, rights, control })
+    }
+
+    /// Opens the store and starts to answer, with what another server has left.
+    fn serve(
+        self,
+        config: &Config,
+        hooks: AdminHooks,
+        continuation: Option<Continuation>,
+    ) -> anyhow::Result<StartedServer> {
+        let Self { mut ports, rights, control } = self;
+        let opened = match &continuation {
+            // The process that has closed the store has compared it at its start.
+            Some(_) => {
+                let mut opening = config.clone();
+                opening.store.verify_at_start = false;
+                open_service(&opening)?
+            }
+            None => open_service(config)?,
+        };
+        let OpenedService { service, publisher, mirror, pulls } = opened;
+        let mut continuation = continuation.unwrap_or_default();
+        if !continuation.proofs.is_empty() && !service.proof.continue_with(&continuation.proofs) {
+            tracing::warn!("callers have to authenticate again: the old process is of another version");
+        }
+        let socket = bind_local(config, rights, &mut continuation)?;
+        let local_listener = socket.as_ref().map(LocalSocket::descriptor).transpose()?;
+        let helpers = HelperThreads::new()?;
+        hold(&hooks, &ports)?;
+        let settings = AdminSettings::new(config.clone(), hooks);
+        let shutdown = Arc::clone(&helpers.shutdown);
+        let mut state = AdminState::new(service, publisher, mirror, pulls, settings, shutdown);
+        state.local_idle = socket.as_ref().map(|socket| Arc::clone(socket.idle()));
+        let shared = Arc::new(state);
+        let notices = ports.notices.take();
+        let notify = notices.as_ref().map(TcpListener::local_addr).transpose()?;
+        let BoundPorts { listeners, scrapes, .. } = ports;
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+        let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
+        let runtime = runtime(config)?;
+        let local = {
+            let _inside = runtime.enter();
+            serve_notices(&shared, notices)?;
+            connections::adopt(continuation.connections, &shared.connections);
+            start_tasks(&shared, listeners, socket, continuation.callers)?
+        };
+        let server = Server { helpers, shared, runtime, local, local_listener, addresses, http, notify };
+        Ok(StartedServer { server, scrapes, control })
+    }
+}
+
+/// A server that answers clients, without the threads that serve its operators.
+struct StartedServer {
+    server: Server,
+    scrapes: Option<ScrapeEndpoint>,
+    control: Option<ControlSocket>,
+}
+
+impl StartedServer {
+    /// Starts the other threads.
+    fn listen(self) -> anyhow::Result<Server> {
+        let Self { mut server, scrapes, control } = self;
+        let Server { helpers, shared, .. } = &mut server;
+        if let Some(scrapes) = scrapes {
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(shared));
+            helpers.start("observer", move || scrapes.serve(&shutdown, &state))?;
+        }
+        if let Some(mut control) = control {
+            if let Err(error) = control.move_into_place() {
+                // No other process serves any more, so this error does not end the process.
+                tracing::error!("{:#}", anyhow::Error::new(error));
+            }
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(shared));
+            helpers.start("control", move || control.serve(&shutdown, &state))?;
+        }
+        if shared.service.proof.sharing().is_some() {
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(shared));
+            helpers.start("challenges", move || share_challenges(&state, &shutdown))?;
+        }
+        for worker in shared.mirror.iter().flat_map(Mirror::take_workers) {
+            let shutdown = Arc::clone(&helpers.shutdown);
+            helpers.start("mirror", move || worker.run(&shutdown))?;
+        }
+        for listener in shared.mirror.iter().flat_map(Mirror::take_listeners) {
+            let shutdown = Arc::clone(&helpers.shutdown);
+            helpers.start("notices", move || listener.run(&shutdown))?;
+        }
+        for worker in shared.pulls.take_workers() {
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(shared));
+            helpers.start("pull", move || worker.run(&state, &shutdown))?;
+        }
+        Ok(server)
+    }
+}
+
+/// Checks what can be checked while another process has the store.
+fn check_before_inheriting(config: &Config) -> anyhow::Result<()> {
+    read_identity(config)?;
+    RemoteServices::open(&config.remote, SourceList::default())?;
+    drop(AuditTarget::open(config.audit.as_deref(), config.audit_files())?);
+    if let Some(directory) = &config.publish.directory {
+        check_set(directory)?;
+    }
+    Ok(())
+}
+
+/// Registers the ports for a process that takes over.
+fn hold(hooks: &AdminHooks, ports: &BoundPorts) -> anyhow::Result<()> {
+    let handover = &hooks.succession.handover;
+    for listener in ports.listeners.iter().chain(&ports.notices) {
+        let announced = SocketAnnouncement { kind: SocketKind::Tcp, address: listener.local_addr()? };
+        handover.hold(None, announced, listener.try_clone()?.into());
+    }
+    if let Some(scrapes) = &ports.scrapes {
+        let announced = SocketAnnouncement { kind: SocketKind::Http, address: scrapes.address()? };
+        handover.hold(None, announced, scrapes.descriptor()?);
+    }
+    Ok(())
+}
+
+/// Binds the local socket, if it is configured, or continues with that of another process.
+fn bind_local(
+    config: &Config,
+    rights: Option<LocalRights>,
+    continuation: &mut Continuation,
+) -> anyhow::Result<Option<LocalSocket>> {
     let (Some(path), Some(rights)) = (&config.local.socket, rights) else { return Ok(None) };
-    LocalSocket::bind(path, &config.local, rights).map(Some)
+    let accepted = std::mem::take(&mut continuation.local_connections);
+    let socket = match continuation.local.take() {
+        Some((left, listener)) if left == *path => {
+            LocalSocket::adopt(listener, accepted, path, &config.local, rights)
+        }
+        _ => LocalSocket::bind(path, &config.local, rights),
+    };
+    socket.map(Some)
 }
 
 /// Waits until the requests at the local socket have their answers.
-async fn end_local(served: Option<&mut ServedConnections>) {
+async fn end_local(served: Option<&mut ServedConnections>, timeout: Duration) {
     if let Some(served) = served
-        && !served.none_left(GOODBYE_TIMEOUT).await
+        && !served.none_left(timeout).await
     {
         tracing::warn!("connections to `local.socket` are closed");
     }
@@ -230,14 +397,20 @@ struct BoundPorts {
 }
 
 impl BoundPorts {
-    fn bind(config: &Config) -> anyhow::Result<Self> {
-        let listener = |&address| {
-            let bound = connections::listen(address, config.tcp.backlog);
-            bound.map_err(|error| ListenError::Refused(address, error))
+    /// Takes the ports from `source`, and binds those that it does not have.
+    fn take(config: &Config, mut source: PortSource<'_>) -> anyhow::Result<Self> {
+        let mut listener = |&address| match source.take(SocketKind::Tcp, address) {
+            Some(listener) => Ok(TcpListener::from(listener)),
+            None => connections::listen(address, config.tcp.backlog)
+                .map_err(|error| ListenError::Refused(address, error)),
         };
-        let listeners = config.listen.iter().map(listener).collect::<Result<_, _>>()?;
-        let notices = config.publish.notify.listen.as_ref().map(listener).transpose()?;
-        Ok(Self { listeners, scrapes: config.observe.http.map(ScrapeEndpoint::bind).transpose()?, notices })
+        let listeners = config.listen.iter().map(&mut listener).collect::<Result<_, _>>()?;
+        let notices = config.publish.notify.listen.as_ref().map(&mut listener).transpose()?;
+        let scrapes = |address| match source.take(SocketKind::Http, address) {
+            Some(listener) => ScrapeEndpoint::on(listener.into()).map_err(anyhow::Error::from),
+            None => ScrapeEndpoint::bind(address).map_err(anyhow::Error::from),
+        };
+        Ok(Self { listeners, scrapes: config.observe.http.map(scrapes).transpose()?, notices })
     }
 }
 
@@ -351,6 +524,7 @@ fn start_tasks(
     state: &Arc<AdminState>,
     listeners: Vec<TcpListener>,
     socket: Option<LocalSocket>,
+    left: Vec<(OwnedFd, Vec<u8>)>,
 ) -> anyhow::Result<Option<ServedConnections>> {
     let config = state.config();
     for listener in listeners {
@@ -358,7 +532,7 @@ fn start_tasks(
         let accept = connections::serve(listener, Arc::clone(&state.connections));
         tokio::spawn(threads::watch("accept", accept));
     }
-    let served = socket.map(|socket| local::serve(socket, state)).transpose()?;
+    let served = socket.map(|socket| local::serve(socket, left, state)).transpose()?;
     tokio::spawn(threads::watch("disks", check_disks(Arc::clone(state))));
     tokio::spawn(threads::watch("prune", prune_log(Arc::clone(state))));
     tokio::spawn(threads::watch("index", keep_index(Arc::clone(state))));

@@ -10,6 +10,7 @@ use crate::connections::AdminConnections;
 use crate::operation::OperationRules;
 use crate::publish::StorePublisher;
 use crate::service::{ActiveRules, AdminService};
+use crate::succession::Succession;
 use handle_auth::source::SourceList;
 use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
@@ -22,13 +23,15 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Functions that only the program can provide.
-#[derive(Default)]
+/// What only the program can provide.
+#[derive(Clone, Default)]
 pub struct AdminHooks {
     /// Reads the configuration for a reload; without it, reloading is not possible.
-    pub read_config: Option<ReadConfig<Config>>,
+    pub read_config: Option<Arc<ReadConfig<Config>>>,
     /// Changes the log settings at a reload.
-    pub set_log: Option<SetLog>,
+    pub set_log: Option<Arc<SetLog>>,
+    /// How another process takes over.
+    pub succession: Arc<Succession>,
 }
 
 impl fmt::Debug for AdminHooks {
@@ -51,6 +54,12 @@ impl AdminSettings {
     #[must_use]
     pub fn new(config: Config, hooks: AdminHooks) -> Self {
         Self { current: RwLock::new(Arc::new(config)), hooks, taking: Mutex::new(()) }
+    }
+
+    /// How another process takes over.
+    #[must_use]
+    pub fn succession(&self) -> &Arc<Succession> {
+        &self.hooks.succession
     }
 
     /// The configuration.
@@ -103,7 +112,7 @@ pub fn reload(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> Value {
     readiness::reloading(|| match apply_changes(settings, targets) {
         Ok(changes) => {
             let mut answer = json!({ "ok": true });
-            changes.report(&mut answer, "restart instead");
+            changes.report(&mut answer, "restart instead: hdl control restart");
             answer
         }
         Err(error) => report_failed_reload(&error),

@@ -7,13 +7,16 @@ use crate::health::Health;
 use crate::mirror::Mirror;
 use crate::publish::{NoticeState, StorePublisher};
 use crate::pull::Pulls;
-use crate::service::{AdminService, ChallengeSharing};
+use crate::service::{AdminService, BulkCaller, ChallengeSharing};
 use crate::settings::{self, AdminSettings, ReloadTargets};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::takeover::{Handover, IdleConnections, TakeoverServer};
 use handle_source::RecordSources;
 use serde_json::Value;
-use std::sync::{Arc, Mutex};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -42,7 +45,13 @@ pub struct AdminState {
     pub moving: Mutex<()>,
     /// Held while the published set is compared with the primaries.
     pub comparing: Mutex<()>,
+    /// The connections to the local socket without a request, if there is a local socket.
+    pub(crate) local_idle: Option<Arc<IdleConnections>>,
+    /// The connections for bulk changes that another process continues, with their callers.
+    left_callers: Mutex<Vec<(OwnedFd, Vec<u8>)>>,
     stop: watch::Sender<bool>,
+    /// Whether another process continues.
+    is_leaving: AtomicBool,
     shutdown: Arc<Shutdown>,
     started_unix_ms: u64,
 }
@@ -72,7 +81,10 @@ impl AdminState {
             settings,
             moving: Mutex::new(()),
             comparing: Mutex::new(()),
+            local_idle: None,
+            left_callers: Mutex::default(),
             stop,
+            is_leaving: AtomicBool::new(false),
             shutdown,
             started_unix_ms: now_unix_ms(),
         }
@@ -93,6 +105,36 @@ impl AdminState {
 
     /// Starts draining: the server stops accepting work and comes to an end.
     pub fn drain(&self) {
+        // Clients are refused from now on.
+        if !self.is_leaving() {
+            drop(self.settings.succession().handover.withdraw());
+        }
+        self.begin_drain();
+    }
+
+    /// Whether the server comes to an end because another process continues.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// Leaves the connection of a caller, between two frames, to the process that continues, if one
+    /// does.
+    pub(crate) fn leave_caller(&self, connection: OwnedFd, caller: &BulkCaller) {
+        if self.is_leaving() {
+            self.left_callers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((connection, caller.encode()));
+        }
+    }
+
+    /// Takes the connections that are left.
+    pub(crate) fn take_left_callers(&self) -> Vec<(OwnedFd, Vec<u8>)> {
+        std::mem::take(&mut self.left_callers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn begin_drain(&self) {
         self.stop.send_replace(true);
         self.mirror.iter().for_each(Mirror::stop);
         self.service.decision.sources().into_iter().for_each(RecordSources::stop_pulls);
@@ -122,5 +164,23 @@ impl AdminState {
     #[must_use]
     pub const fn started_unix_ms(&self) -> u64 {
         self.started_unix_ms
+    }
+}
+
+impl TakeoverServer for AdminState {
+    fn handover(&self) -> &Handover {
+        &self.settings.succession().handover
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining()
+    }
+
+    /// Starts draining. Listening sockets and idle connections stay for the process that continues.
+    fn drain(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+        self.connections.idle().collect();
+        self.local_idle.iter().for_each(|idle| idle.collect());
+        self.begin_drain();
     }
 }

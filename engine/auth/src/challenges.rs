@@ -121,6 +121,19 @@ pub struct ChallengeCounts {
     pub sent_to_tcp: u64,
 }
 
+/// A challenge that waits, as another process continues with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingChallenge {
+    /// Its number.
+    pub id: i32,
+    /// Who was challenged.
+    pub origin: RequestOrigin,
+    /// Whether its number is that of a session.
+    pub is_in_session: bool,
+    /// The challenge.
+    pub challenge: IssuedChallenge,
+}
+
 /// Random numbers that are tried before giving up.
 const TRIES: usize = 8;
 
@@ -276,6 +289,32 @@ impl Challenges {
     #[must_use]
     pub fn has(&self, id: i32) -> bool {
         self.waiting.contains_key(&id)
+    }
+
+    /// The challenges that wait, oldest first.
+    #[must_use]
+    pub fn all_waiting(&self) -> Vec<WaitingChallenge> {
+        let mut all: Vec<_> = self.waiting.iter().collect();
+        all.sort_unstable_by_key(|(_, entry)| entry.serial);
+        let waiting = |(&id, entry): (&i32, &ChallengeEntry)| {
+            let ChallengeEntry { challenge, origin, is_in_session, .. } = entry;
+            WaitingChallenge {
+                id,
+                origin: *origin,
+                is_in_session: *is_in_session,
+                challenge: challenge.clone(),
+            }
+        };
+        all.into_iter().map(waiting).collect()
+    }
+
+    /// Keeps a challenge that another process has issued, for as long as one of this process. One
+    /// whose number is taken, or that is too long, is dropped.
+    pub fn continue_with(&mut self, waiting: WaitingChallenge, now_ms: u64) {
+        let WaitingChallenge { id, origin, is_in_session, challenge } = waiting;
+        if self.admit(challenge.request.len()).is_ok() && !self.has(id) {
+            self.keep(id, origin, challenge, is_in_session, now_ms);
+        }
     }
 
     /// Whether a request of `len` bytes may be challenged.
@@ -688,6 +727,25 @@ mod tests {
             table.issue(RequestOrigin::datagram(source(1)), challenge, || 0, 0),
             Err(ChallengeRefusal::NoNumber)
         );
+    }
+
+    #[test]
+    fn another_process_continues_with_the_challenges_that_wait() {
+        let mut table = NumberedTable(Challenges::new(limits()), 0);
+        let [first, second, taken] = [1, 2, 3].map(|at| table.issue(source(at), 10, 0).unwrap());
+        table.0.take(taken, 0).unwrap();
+        let waiting = table.0.all_waiting();
+        assert_eq!(waiting.iter().map(|it| it.id).collect::<Vec<_>>(), [first, second], "oldest first");
+        let mut next = Challenges::new(limits());
+        for one in waiting.iter().chain(&waiting) {
+            next.continue_with(one.clone(), 5);
+        }
+        assert_eq!((next.len(), next.bytes()), (2, 20), "each once");
+        assert_eq!(next.take(first, 6).unwrap(), waiting[0].challenge);
+        assert!(next.take(first, 6).is_none() && next.take(taken, 6).is_none());
+        next.continue_with(waiting[0].clone(), 5);
+        next.expire(5 + limits().age_ms_max);
+        assert!(next.is_empty(), "they expire");
     }
 
     #[test]

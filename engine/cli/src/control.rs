@@ -16,6 +16,7 @@ use std::time::Duration;
 #[command(after_help = "Examples:
   hdl control status --socket /run/handled/control.sock
   hdl control reload --json | jq .generation
+  hdl control restart --socket /run/handle-admin/control.sock
   hdl control roll-back 1234 --socket /run/handle-admin/control.sock")]
 pub(crate) struct Args {
     /// The command to send.
@@ -44,7 +45,8 @@ enum Command {
     ReopenLog,
     /// Answer pending requests, then exit.
     Drain,
-    /// Replace the process by the program now on disk, without losing a request.
+    /// Replace the process by the program now on disk, without losing a request or refusing a
+    /// change. If it cannot start, the process continues.
     Restart,
     /// handle-gateway: order a certificate by ACME now.
     RenewCertificate,

@@ -136,7 +136,11 @@ impl ScrapeEndpoint {
         opened.map(Some).map_err(|error| ScrapeError(ListenError::Refused(address, error)))
     }
 
-    fn on(listener: TcpListener) -> io::Result<Self> {
+    /// Serves on a listener that is already bound.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    pub fn on(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }

@@ -6,7 +6,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -79,6 +79,23 @@ impl OwnedSocket {
         listener.set_nonblocking(true)?;
         let file = std::fs::symlink_metadata(&beside)?;
         Ok(Self { listener, path: path.to_owned(), private_socket: beside, file: (file.dev(), file.ino()) })
+    }
+
+    /// Continues with `listener`, which another process has bound, and whose file is at `path`.
+    ///
+    /// # Errors
+    /// When the file is not there.
+    pub fn adopt(listener: OwnedFd, path: &Path) -> io::Result<Self> {
+        let (listener, file) = (UnixListener::from(listener), std::fs::symlink_metadata(path)?);
+        listener.set_nonblocking(true)?;
+        let (path, private_socket) = (path.to_owned(), path.to_owned());
+        Ok(Self { listener, path, private_socket, file: (file.dev(), file.ino()) })
+    }
+
+    /// Closes the socket and leaves its file, because another process continues with it.
+    pub fn leave(mut self) {
+        // No file has this number.
+        self.file = (0, 0);
     }
 
     /// Moves the socket to its final path, so that clients find this process. Until then they find

@@ -15,13 +15,18 @@
 //!
 //! Until `serving` the old process has changed nothing, so it continues whatever happens to the new
 //! one.
+//!
+//! Where only one process can have a file open, the old one closes it in between ([`exclusive`]).
 
 mod descriptors;
 mod error;
+pub mod exclusive;
+mod idle;
 mod successor;
 
 pub use descriptors::{SocketAnnouncement, SocketKind};
 pub use error::{OfferError, TakeoverError};
+pub use idle::IdleConnections;
 pub use successor::{SuccessorProgram, restart};
 
 use crate::readiness;
@@ -145,6 +150,24 @@ impl Handover {
         self.done.load(Ordering::Relaxed)
     }
 
+    /// The sockets with their second descriptors, which are no longer held.
+    #[must_use]
+    pub fn withdraw(&self) -> Vec<(SocketAnnouncement, OwnedFd)> {
+        let held = std::mem::take(&mut *self.lock());
+        held.into_iter().filter_map(|held| Some((held.announced, held.descriptor?))).collect()
+    }
+
+    /// Whether a takeover is in progress or done.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Ends a takeover that has failed, so that another process can take over.
+    pub fn resume(&self) {
+        self.busy.store(false, Ordering::Relaxed);
+    }
+
     /// Gives up the sockets: those that `is_taken` selects belong to the other process, and the
     /// others leave their ports.
     pub fn give_up(&self, is_taken: impl Fn(usize) -> bool) {
@@ -176,24 +199,12 @@ pub fn hand_over(
     server: &impl TakeoverServer,
 ) -> std::io::Result<()> {
     let handover = server.handover();
-    let refuse = |why: &str| writeln!(&mut &*client, "{}", json!({ "error": why }));
-    let peer = rustix::net::sockopt::socket_peercred(client)?;
-    if peer.uid != geteuid() && !peer.uid.is_root() {
-        return refuse("only the user of this process may take over");
-    }
-    if server.is_draining() {
-        return refuse("this process is stopping already");
-    }
-    if handover.busy.swap(true, Ordering::Relaxed) {
-        return refuse("another process is taking over");
-    }
-    let pid = peer.pid.as_raw_nonzero().get();
-    tracing::info!(pid, "another process takes over");
+    let Some(pid) = admit(client, server)? else { return Ok(()) };
     let taken = match offer(client, reader, server) {
         // `busy` stays: no further process takes the sockets.
         Ok(taken) => taken,
         Err(error) => {
-            handover.busy.store(false, Ordering::Relaxed);
+            handover.resume();
             tracing::warn!(pid, %error, "takeover failed; this process continues");
             return Err(error);
         }
@@ -211,35 +222,70 @@ pub fn hand_over(
     writeln!(client, "{}", json!({ "ok": true }))
 }
 
+/// Lets the process behind `client` take over, and returns its number; `None` if it was refused.
+fn admit(client: &UnixStream, server: &impl TakeoverServer) -> std::io::Result<Option<i32>> {
+    let refuse = |why: &str| writeln!(&mut &*client, "{}", json!({ "error": why })).map(|()| None);
+    let peer = rustix::net::sockopt::socket_peercred(client)?;
+    if peer.uid != geteuid() && !peer.uid.is_root() {
+        return refuse("only the user of this process may take over");
+    }
+    if server.is_draining() {
+        return refuse("this process is stopping already");
+    }
+    if server.handover().busy.swap(true, Ordering::Relaxed) {
+        return refuse("another process is taking over");
+    }
+    let pid = peer.pid.as_raw_nonzero().get();
+    tracing::info!(pid, "another process takes over");
+    Ok(Some(pid))
+}
+
 /// Offers the sockets, and waits until the other process serves. Returns the positions of the
 /// sockets that were taken.
 fn offer(
-    mut client: &UnixStream,
+    client: &UnixStream,
     reader: &mut impl BufRead,
     server: &impl TakeoverServer,
 ) -> std::io::Result<Vec<usize>> {
-    let line = {
-        let held = server.handover().lock();
-        // A worker that has ended has no socket to offer, but keeps its position.
-        if held.iter().any(|held| held.descriptor.is_none()) {
-            let error = "a worker of this process has ended; stop it and start again";
-            writeln!(client, "{}", json!({ "error": error }))?;
-            return Err(std::io::Error::other(error));
-        }
-        let offer = TakeoverOffer::Given {
-            program: Some(server.handover().program.to_owned()),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            sockets: held.iter().map(|held| held.announced).collect(),
-        };
-        writeln!(client, "{}", serde_json::to_string(&offer)?)?;
-        let descriptors: Vec<BorrowedFd<'_>> =
-            held.iter().filter_map(|held| Some(held.descriptor.as_ref()?.as_fd())).collect();
-        descriptors::send(client, &descriptors)?;
-        drop(held);
-        read_line(reader, SERVING_TIMEOUT, || server.is_draining())?
-    };
+    announce(client, server)?;
+    let line = read_line(reader, SERVING_TIMEOUT, || server.is_draining())?;
     let reply: TakeoverReply = serde_json::from_str(&line)?;
     Ok(reply.serving)
+}
+
+/// Sends the list of the sockets, and the sockets.
+fn announce(mut client: &UnixStream, server: &impl TakeoverServer) -> std::io::Result<()> {
+    let held = server.handover().lock();
+    // A worker that has ended has no socket to offer, but keeps its position.
+    if held.iter().any(|held| held.descriptor.is_none()) {
+        let error = "a worker of this process has ended; stop it and start again";
+        writeln!(client, "{}", json!({ "error": error }))?;
+        return Err(std::io::Error::other(error));
+    }
+    let offer = TakeoverOffer::Given {
+        program: Some(server.handover().program.to_owned()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        sockets: held.iter().map(|held| held.announced).collect(),
+    };
+    writeln!(client, "{}", serde_json::to_string(&offer)?)?;
+    let descriptors: Vec<BorrowedFd<'_>> =
+        held.iter().filter_map(|held| Some(held.descriptor.as_ref()?.as_fd())).collect();
+    descriptors::send(client, &descriptors)
+}
+
+/// Reads a line byte by byte, because descriptors arrive with the bytes after it and would be lost
+/// in a buffered read.
+fn read_offer(mut stream: &UnixStream) -> Result<Vec<u8>, OfferError> {
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        line.extend(byte);
+        if line.len() as u64 > LINE_LEN_MAX {
+            return Err(OfferError::LongLine);
+        }
+    }
+    Ok(line)
 }
 
 /// Reads a line from a stream whose read timeout is shorter than `timeout`, until `is_over`
@@ -311,18 +357,7 @@ impl Predecessor {
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
         stream.set_write_timeout(Some(LINE_TIMEOUT))?;
         stream.write_all(b"take-over\n")?;
-        // The line is read byte by byte, because descriptors arrive with the bytes after it and
-        // would be lost in a buffered read.
-        let mut line = Vec::new();
-        while line.last() != Some(&b'\n') {
-            let mut byte = [0];
-            stream.read_exact(&mut byte)?;
-            line.extend(byte);
-            if line.len() as u64 > LINE_LEN_MAX {
-                return Err(OfferError::LongLine);
-            }
-        }
-        match serde_json::from_slice(&line)? {
+        match serde_json::from_slice(&read_offer(stream)?)? {
             TakeoverOffer::Refused { error } => Err(OfferError::Refused(error)),
             TakeoverOffer::Given { program: Some(other), .. } if other != own => {
                 Err(OfferError::OtherProgram { other, own: own.to_owned() })

@@ -61,10 +61,40 @@ impl LocalConnection {
         Self { reader, writer: FrameWriter { to, kind } }
     }
 
+    /// Continues with a connection between two frames, which another process has served. Called
+    /// inside a runtime.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch the stream.
+    pub fn resume(stream: std::os::unix::net::UnixStream, kind: LocalKind) -> io::Result<Self> {
+        Ok(Self::new(UnixStream::from_std(stream)?, kind, None))
+    }
+
     /// The kind.
     #[must_use]
     pub const fn kind(&self) -> LocalKind {
         self.reader.kind
+    }
+
+    /// Waits until the peer sends a frame, of which nothing is received yet, or closes the
+    /// connection. Returns false, without receiving anything, if `stopping` becomes true before.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn begins(&self, stopping: &mut watch::Receiver<bool>) -> io::Result<bool> {
+        if self.reader.begun.is_some() {
+            return Ok(true);
+        }
+        tokio::select! {
+            ready = self.reader.from.readable() => ready.map(|()| true),
+            _ = stopping.wait_for(|&stops| stops) => Ok(false),
+        }
+    }
+
+    /// The stream, between two frames.
+    #[must_use]
+    pub fn into_stream(self) -> Option<UnixStream> {
+        self.reader.from.reunite(self.writer.to).ok()
     }
 
     /// Sends a frame, to whose content `encode` appends about `expected_len` bytes. The side that
@@ -102,7 +132,9 @@ impl FrameReader {
         Ok(content)
     }
 
-    /// [Receives](Self::receive) a frame within `limit`, and before `stopping` is true.
+    /// [Receives](Self::receive) a frame within `limit`, and before `stopping` is true. A first
+    /// frame, which has begun, is received although `stopping` is true: its content follows at
+    /// once.
     ///
     /// # Errors
     /// As `receive`, and when the frame does not arrive in time or `stopping` is true.
@@ -112,11 +144,14 @@ impl FrameReader {
         limit: Duration,
         stopping: &mut watch::Receiver<bool>,
     ) -> io::Result<Zeroizing<Vec<u8>>> {
+        let has_begun = self.begun.is_some();
         tokio::select! {
             received = timeout(limit, self.receive(len_max)) => {
                 received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
             }
-            _ = stopping.wait_for(|&stops| stops) => Err(ErrorKind::ConnectionAborted.into()),
+            _ = stopping.wait_for(|&stops| stops), if !has_begun => {
+                Err(ErrorKind::ConnectionAborted.into())
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::kind::LocalKind;
 use crate::refusal::LocalRefusal;
 use anyhow::Context as _;
 use handle_daemon::socket::OwnedSocket;
+use handle_daemon::takeover::IdleConnections;
 use handle_daemon::threads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
@@ -14,9 +15,10 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt::{self, Display};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt as _;
@@ -41,6 +43,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub struct LocalSocket {
     socket: OwnedSocket,
     admission: Admission,
+    idle: Arc<IdleConnections>,
+    /// Connections that another process has accepted.
+    accepted: Vec<OwnedFd>,
 }
 
 /// Who may connect, and how often at a time.
@@ -63,6 +68,9 @@ struct KindPermits {
     /// Of those that wait for one of these.
     waiting: Semaphore,
 }
+
+/// A connection that another process has served before, and what serves it further.
+pub type ResumedConnection = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// The connections that are served.
 #[derive(Debug)]
@@ -129,11 +137,35 @@ impl LocalSocket {
     /// When another process is listening there, a different kind of file has the path, or the
     /// directory does not allow it.
     pub fn bind(path: &Path, config: &LocalConfig, rights: LocalRights) -> anyhow::Result<Self> {
-        let bound =
-            OwnedSocket::bind(path, false).and_then(OwnedSocket::move_into_place).and_then(|socket| {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(rights.mode()))?;
-                Ok(socket)
-            });
+        let bound = OwnedSocket::bind(path, false).and_then(OwnedSocket::move_into_place);
+        Self::on(bound, path, config, rights)
+    }
+
+    /// Continues with the socket at `path` and the connections of another process.
+    ///
+    /// # Errors
+    /// When its file is gone.
+    pub fn adopt(
+        listener: OwnedFd,
+        accepted: Vec<OwnedFd>,
+        path: &Path,
+        config: &LocalConfig,
+        rights: LocalRights,
+    ) -> anyhow::Result<Self> {
+        let socket = Self::on(OwnedSocket::adopt(listener, path), path, config, rights)?;
+        Ok(Self { accepted, ..socket })
+    }
+
+    fn on(
+        bound: io::Result<OwnedSocket>,
+        path: &Path,
+        config: &LocalConfig,
+        rights: LocalRights,
+    ) -> anyhow::Result<Self> {
+        let bound = bound.and_then(|socket| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(rights.mode()))?;
+            Ok(socket)
+        });
         let socket = bound.with_context(|| {
             format!("cannot bind {} (`local.socket`; check: ls -ld of its directory)", path.display())
         })?;
@@ -143,74 +175,152 @@ impl LocalSocket {
         });
         let (pending, logged) = Default::default();
         let pending_max = config.pending_connections;
-        Ok(Self { socket, admission: Admission { rights, kinds, pending, pending_max, logged } })
+        let admission = Admission { rights, kinds, pending, pending_max, logged };
+        Ok(Self { socket, admission, idle: Arc::default(), accepted: Vec::new() })
+    }
+
+    /// The connections without a request, for a process that continues with them.
+    #[must_use]
+    pub const fn idle(&self) -> &Arc<IdleConnections> {
+        &self.idle
+    }
+
+    /// Another descriptor of the listening socket.
+    ///
+    /// # Errors
+    /// When the process has no free file descriptors.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.socket.listener().try_clone().map(OwnedFd::from)
     }
 
     /// Has `serve` answer on each connection until `stopping` is true; `refuse` is called for each
     /// that is refused. Called inside a runtime. When `stopping` is true, connections that are not
-    /// served yet are closed.
+    /// served yet are closed, or left to another process that continues with them. `resumed` are
+    /// connections that another process has served before.
     ///
     /// # Errors
     /// When the runtime cannot watch the socket.
     pub fn serve<F>(
         self,
         mut stopping: watch::Receiver<bool>,
+        resumed: Vec<ResumedConnection>,
         refuse: impl Fn() + Send + Sync + 'static,
         serve: impl Fn(LocalConnection, watch::Receiver<bool>) -> F + Send + Sync + 'static,
     ) -> io::Result<ServedConnections>
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let Self { socket, admission } = self;
+        let Self { socket, admission, idle, accepted } = self;
         let listener = UnixListener::from_std(socket.listener().try_clone()?)?;
-        let (admission, serve, refuse) = (Arc::new(admission), Arc::new(serve), Arc::new(refuse));
+        let mut inherited = Vec::with_capacity(accepted.len());
+        for stream in accepted {
+            inherited.push(UnixStream::from_std(stream.into())?);
+        }
         let (served, ended) = mpsc::channel(1);
+        for resumed in resumed {
+            let served = served.clone();
+            tokio::spawn(async move {
+                let _served = served;
+                if let Err(error) = resumed.await {
+                    tracing::debug!(%error, "a connection of another process ended");
+                }
+            });
+        }
+        let accepting = AcceptLoop {
+            admission,
+            serve,
+            refuse,
+            stopping: stopping.clone(),
+            idle: Arc::clone(&idle),
+            served,
+        };
+        let accepting = Arc::new(accepting);
         tokio::spawn(threads::watch("local", async move {
+            inherited.into_iter().for_each(|stream| accepting.begin(stream));
             loop {
-                let accepted = tokio::select! {
+                let stream = tokio::select! {
                     accepted = listener.accept() => accepted,
                     _ = stopping.wait_for(|&stops| stops) => break,
                 };
-                let Ok((mut stream, _)) = accepted else {
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
-                    continue;
-                };
-                let user = stream.peer_cred().ok().map(|peer| peer.uid());
-                let pending = match admission.begin(user) {
-                    Ok(pending) => pending,
-                    Err(why) => {
-                        refuse();
-                        admission.refuse(&stream, user, &why);
-                        continue;
-                    }
-                };
-                let (admission, mut stopping) = (Arc::clone(&admission), stopping.clone());
-                let (serve, refuse, served) = (Arc::clone(&serve), Arc::clone(&refuse), served.clone());
-                tokio::spawn(async move {
-                    let _served = served;
-                    let admitted = tokio::select! {
-                        admitted = admission.admit(&mut stream, pending) => admitted,
-                        _ = stopping.wait_for(|&stops| stops) => return,
-                    };
-                    let (header, _permit) = match admitted {
-                        Ok(Some(admitted)) => admitted,
-                        Ok(None) => return,
-                        Err(why) => {
-                            refuse();
-                            admission.refuse(&stream, user, &why);
-                            return;
-                        }
-                    };
-                    let connection = LocalConnection::new(stream, header.kind, Some(header));
-                    if let Err(error) = serve(connection, stopping).await {
-                        let kind = header.kind.name();
-                        tracing::debug!(%error, kind, "a connection to `local.socket` ended");
-                    }
-                });
+                match stream {
+                    Ok((stream, _)) => accepting.begin(stream),
+                    Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+                }
             }
-            drop(socket);
+            match idle.collects() {
+                true => socket.leave(),
+                false => drop(socket),
+            }
         }));
         Ok(ServedConnections { ended })
+    }
+}
+
+/// What accepted connections have in common.
+struct AcceptLoop<S, R> {
+    admission: Admission,
+    serve: S,
+    refuse: R,
+    stopping: watch::Receiver<bool>,
+    idle: Arc<IdleConnections>,
+    /// Each connection has a clone.
+    served: mpsc::Sender<Infallible>,
+}
+
+impl<S, R, F> AcceptLoop<S, R>
+where
+    S: Fn(LocalConnection, watch::Receiver<bool>) -> F + Send + Sync + 'static,
+    R: Fn() + Send + Sync + 'static,
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    /// Begins to serve a connection.
+    fn begin(self: &Arc<Self>, stream: UnixStream) {
+        let user = stream.peer_cred().ok().map(|peer| peer.uid());
+        match self.admission.begin(user) {
+            Ok(pending) => {
+                let accepting = Arc::clone(self);
+                tokio::spawn(async move { accepting.answer(stream, pending).await });
+            }
+            Err(why) => {
+                (self.refuse)();
+                self.admission.refuse(&stream, user, &why);
+            }
+        }
+    }
+
+    async fn answer(&self, mut stream: UnixStream, pending: PendingConnection) {
+        let (_served, mut stopping, user) = (self.served.clone(), self.stopping.clone(), pending.user);
+        let begun = tokio::select! {
+            begun = timeout(FIRST_FRAME_TIMEOUT, stream.readable()) => begun.is_ok(),
+            _ = stopping.wait_for(|&stops| stops) => {
+                // Nothing of its first frame has been received.
+                if let Ok(stream) = stream.into_std() {
+                    self.idle.keep(stream);
+                }
+                return;
+            }
+        };
+        let admitted = match begun {
+            false => Err(ConnectionRefusal::Silent),
+            true => tokio::select! {
+                admitted = self.admission.admit(&mut stream, pending) => admitted,
+                _ = stopping.wait_for(|&stops| stops), if !self.idle.collects() => return,
+            },
+        };
+        let (header, _permit) = match admitted {
+            Ok(Some(admitted)) => admitted,
+            Ok(None) => return,
+            Err(why) => {
+                (self.refuse)();
+                self.admission.refuse(&stream, Some(user), &why);
+                return;
+            }
+        };
+        let connection = LocalConnection::new(stream, header.kind, Some(header));
+        if let Err(error) = (self.serve)(connection, stopping).await {
+            let kind = header.kind.name();
+            tracing::debug!(%error, kind, "a connection to `local.socket` ended");
+        }
     }
 }
 

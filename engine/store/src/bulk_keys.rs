@@ -36,6 +36,18 @@ impl BulkScope {
         Self(bytes)
     }
 
+    /// The bytes of the scope, for another process over the same store.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The scope with these bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
     /// The part of a scope that stands for the identity.
     fn owner(scope: &[u8]) -> Result<&[u8], StoreError> {
         let identity = || {

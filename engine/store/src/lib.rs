@@ -255,6 +255,16 @@ impl Store {
         Self::open_as(config, false)
     }
 
+    /// Whether the file of the store is open nowhere. A store in a database never is in the way.
+    #[must_use]
+    pub fn is_free(config: &StoreConfig) -> bool {
+        config.is_in_database()
+            || std::fs::File::options()
+                .write(true)
+                .open(&config.file)
+                .is_ok_and(|file| file.try_lock().is_ok())
+    }
+
     /// Opens the store for reading. A file is not changed, and need not be writable: changes are
     /// kept in memory and lost when the store is dropped. In a database, changes are refused.
     ///

@@ -162,8 +162,9 @@ fn with_hooks(
     administered.stop();
     let started = administered.config.clone();
     let hooks = AdminHooks {
-        read_config: Some(Box::new(move || Ok(read(&started)))),
-        set_log: Some(Box::new(set_log)),
+        read_config: Some(Arc::new(Box::new(move || Ok(read(&started))))),
+        set_log: Some(Arc::new(Box::new(set_log))),
+        ..AdminHooks::default()
     };
     let server = Server::start_with(&administered.config, hooks).unwrap();
     (server, std::mem::replace(&mut administered.directory, tempfile::tempdir().unwrap()))

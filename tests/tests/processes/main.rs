@@ -5,6 +5,7 @@ mod addresses;
 mod admin;
 mod admin_reload;
 mod admin_sessions;
+mod admin_takeover;
 mod admin_unread;
 mod administration;
 mod adopting;

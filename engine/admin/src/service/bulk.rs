@@ -12,6 +12,7 @@ use crate::audit::AuditLine;
 use crate::bulk::config::BulkConfig;
 use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester};
 use crate::permission::view::RemoteFacts;
+use crate::proof_fields::{put_bytes, put_ms, take_bytes, take_ms};
 use crate::sourced::SourcedRecords;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::IssuedChallenge;
@@ -108,6 +109,19 @@ impl BulkCaller {
     #[must_use]
     pub fn reference(&self) -> Reference<'_> {
         Reference { handle: &self.identity.1, index: self.identity.0 }
+    }
+
+    /// The caller in the form in which another process continues with its connection.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.identity.0.to_be_bytes());
+        put_bytes(&mut out, &self.identity.1);
+        put_bytes(&mut out, self.source.to_string().as_bytes());
+        if let Some(OpenedKey { scope, request }) = &self.key {
+            put_bytes(&mut out, scope.as_bytes());
+            put_ms(&mut out, request.number);
+        }
+        out
     }
 }
 
@@ -231,6 +245,22 @@ impl AdminService {
             true => unknown_identity(identity),
             false => wrong,
         }))
+    }
+
+    /// The caller whom another process has authenticated; `None` if `bytes` are not of this form.
+    pub(crate) fn continue_bulk_caller(&self, mut bytes: &[u8]) -> Option<BulkCaller> {
+        let (index, rest) = bytes.split_first_chunk()?;
+        bytes = rest;
+        let identity = (i32::from_be_bytes(*index), take_bytes(&mut bytes)?.to_vec());
+        let source = std::str::from_utf8(take_bytes(&mut bytes)?).ok()?.parse().ok()?;
+        let key = match bytes.is_empty() {
+            true => None,
+            false => Some(OpenedKey {
+                scope: BulkScope::from_bytes(take_bytes(&mut bytes)?),
+                request: self.bulk_requests.begin(take_ms(&mut bytes)?),
+            }),
+        };
+        Some(BulkCaller { identity, source, key })
     }
 
     /// Looks up the key of the request, if it has one.

@@ -55,8 +55,17 @@ pub(super) fn receive(
     stream: &UnixStream,
     announced: &[SocketAnnouncement],
 ) -> Result<Vec<OwnedFd>, OfferError> {
-    let mut descriptors = Vec::with_capacity(announced.len());
-    while descriptors.len() < announced.len() {
+    let descriptors = receive_all(stream, announced.len())?;
+    for (descriptor, announced) in descriptors.iter().zip(announced) {
+        check(descriptor, announced)?;
+    }
+    Ok(descriptors)
+}
+
+/// Receives `count` descriptors.
+pub(super) fn receive_all(stream: &UnixStream, count: usize) -> Result<Vec<OwnedFd>, OfferError> {
+    let mut descriptors = Vec::with_capacity(count.min(1 << 16));
+    while descriptors.len() < count {
         let mut buffer = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut buffer);
         let mut byte = [0];
@@ -68,23 +77,20 @@ pub(super) fn receive(
         if received.flags.contains(ReturnFlags::CTRUNC) {
             return Err(OfferError::TooManyFiles);
         }
-        let count = descriptors.len();
+        let received_before = descriptors.len();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 descriptors.extend(rights);
             }
         }
-        if descriptors.len() == count {
+        if descriptors.len() == received_before {
             return Err(OfferError::SocketCount);
         }
     }
-    if descriptors.len() != announced.len() {
-        return Err(OfferError::SocketCount);
+    match descriptors.len() == count {
+        true => Ok(descriptors),
+        false => Err(OfferError::SocketCount),
     }
-    for (descriptor, announced) in descriptors.iter().zip(announced) {
-        check(descriptor, announced)?;
-    }
-    Ok(descriptors)
 }
 
 /// Whether a descriptor is the socket that was announced.

@@ -36,7 +36,8 @@ impl ServedSocket {
         let refuse = move || {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        let served = socket.serve(stopping, refuse, move |connection, _| serve(connection)).unwrap();
+        let served =
+            socket.serve(stopping, Vec::new(), refuse, move |connection, _| serve(connection)).unwrap();
         Self { path, refused, stop, served, _directory: directory }
     }
 
