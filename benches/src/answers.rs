@@ -3,8 +3,8 @@
 use crate::requests::Requests;
 pub use handle_fixtures::replies::{BATCH_LEN, context, push};
 use handle_fixtures::replies::{NOW_UNIX_S, ReplyBuffer};
-use handle_server::cache::{BatchCache, ServerCache};
 use handle_snapshot::PublishedSet;
+use handle_worker::cache::{BatchCache, ServerCache};
 
 /// Bytes for the copies of a batch.
 const COPY_LEN: usize = 1 << 20;

@@ -11,9 +11,9 @@ use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags};
 use handle_resolver::{AnswerContext, AnswerOutcome, WireReply as _, answer_message};
-use handle_server::counters::Counters;
-use handle_server::tcp::settings::TcpSettings;
-use handle_server::tcp::{ConnectionActions, ConnectionTurn, TcpConnections};
+use handle_worker::counters::Counters;
+use handle_worker::tcp::settings::TcpSettings;
+use handle_worker::tcp::{ConnectionActions, ConnectionTurn, TcpConnections};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,8 +1,8 @@
 //! The rate limit of answers.
 
 use arbitrary::{Arbitrary, Unstructured};
-use handle_server::rate_limit::model::LimiterModel;
-use handle_server::rate_limit::{HashSeed, Limiter, RateLimits};
+use handle_worker::rate_limit::model::LimiterModel;
+use handle_worker::rate_limit::{HashSeed, Limiter, RateLimits};
 use std::net::IpAddr;
 
 const SEED: HashSeed = HashSeed([

@@ -3,12 +3,12 @@
 pub use crate::server_keys::{server_key, server_key_in, server_key_record};
 use crate::vectors::{self, VectorSource};
 use handle_proto::{Handle, Value, fold};
-use handle_server::Server;
-use handle_server::config::{Config, Datapath};
-use handle_server::slow::config::ServerKeyConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
+use handle_worker::Server;
+use handle_worker::config::{Config, Datapath};
+use handle_worker::slow::config::ServerKeyConfig;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;

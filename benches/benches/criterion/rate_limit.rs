@@ -2,8 +2,8 @@
 
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_net::Peer;
-use handle_server::counters::Counters;
-use handle_server::rate_limit::{AnswerSize, LimitVerdict, RateLimit, RateLimitConfig};
+use handle_worker::counters::Counters;
+use handle_worker::rate_limit::{AnswerSize, LimitVerdict, RateLimit, RateLimitConfig};
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::time::Instant;

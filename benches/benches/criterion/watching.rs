@@ -4,10 +4,10 @@
 use criterion::{Criterion, Throughput, criterion_group};
 use handle_benches::requests::{RequestKind, request};
 use handle_proto::ResponseCode;
-use handle_server::counters::{Counters, Transport};
-use handle_server::latency::{Histogram, Stopwatch};
-use handle_server::query_log::{QueryLog, QueryLogSettings, QueryLogTap};
-use handle_server::sources::{PrefixBits, SourceSampler, Sources};
+use handle_worker::counters::{Counters, Transport};
+use handle_worker::latency::{Histogram, Stopwatch};
+use handle_worker::query_log::{QueryLog, QueryLogSettings, QueryLogTap};
+use handle_worker::sources::{PrefixBits, SourceSampler, Sources};
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ use handle_benches::serve::{self, Child};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_benches::{certified, sessions, sets};
-use handle_server::config::Datapath;
+use handle_worker::config::Datapath;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;

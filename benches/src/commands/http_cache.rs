@@ -12,7 +12,7 @@ use handle_benches::serve::{self, Child, ServePath};
 use handle_benches::spread::Spread;
 use handle_benches::{sets, usage};
 use handle_gateway::{Config, Gateway};
-use handle_server::config::ServerLimits;
+use handle_worker::config::ServerLimits;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Instant;

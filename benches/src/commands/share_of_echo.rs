@@ -14,7 +14,7 @@ use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread, user_us};
 use handle_benches::usage;
 use handle_benches::{answers, sets};
-use handle_server::config::ServerLimits;
+use handle_worker::config::ServerLimits;
 use serde_json::json;
 
 /// Measures the rate of `handled` as a share of the rate of an echo, and its user time.

@@ -1,7 +1,7 @@
 //! The caching server: answers a community from a table of answers that it fetched before. RFC 3651
 //! section 4.2.1.
 //!
-//! The server is that of `handled` (`handle_server`), with a cache in place of the set: a hit is
+//! The server is that of `handled` (`handle_worker`), with a cache in place of the set: a hit is
 //! answered by the worker, in the batch. A miss goes to one thread, which asks other services with
 //! the client.
 //!

@@ -5,7 +5,7 @@
 //! on for the requests that wait; later requests start a new question.
 
 use handle_proto::fold;
-use handle_server::cache::{MissingRecord, Resolution};
+use handle_worker::cache::{MissingRecord, Resolution};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -15,7 +15,7 @@ use handle_auth::source::{self, RequestOrigin};
 use handle_daemon::threads;
 use handle_proto::{Handle, ResponseCode, fold};
 use handle_resolver::RefusalReason;
-use handle_server::cache::{MissingRecord, Resolution};
+use handle_worker::cache::{MissingRecord, Resolution};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -15,7 +15,7 @@ use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, BlockingDriver, LookupError, Question, SharedAnswer};
 use handle_proto::{Handle, ResponseCode};
 use handle_resolver::RefusalReason;
-use handle_server::cache::Resolution;
+use handle_worker::cache::Resolution;
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn a_filter_says_levels() {
-        for good in ["info", "ERROR", "off", "info,handle_server=debug", "warn,handle_server::tcp=trace"] {
+        for good in ["info", "ERROR", "off", "info,handle_worker=debug", "warn,handle_worker::tcp=trace"] {
             check(good).unwrap();
         }
-        for good in [" info", "warn, handle_server=debug ", "\u{a0}info,"] {
+        for good in [" info", "warn, handle_worker=debug ", "\u{a0}info,"] {
             check(good).unwrap();
             let read = read(good).unwrap();
             assert!(read.max_level_hint() >= Some(LevelFilter::INFO), "{good:?}: {read}");
@@ -109,10 +109,10 @@ mod tests {
         for bad in [
             "loud",
             "info,loud",
-            "handle_server",
+            "handle_worker",
             "info=loud",
-            "handle_server=debug,verbose",
-            "handle_server=",
+            "handle_worker=debug,verbose",
+            "handle_worker=",
         ] {
             let error = check(bad).unwrap_err();
             assert!(error.starts_with(&format!("is {bad:?}: ")), "{error}");

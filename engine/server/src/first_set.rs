@@ -1,10 +1,10 @@
 //! Waits for the first published set, and reports that the process is waiting.
 
-use crate::config::Config;
 use handle_daemon::readiness;
 use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, ScrapeSource};
 use handle_daemon::shutdown::Shutdown;
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
+use handle_worker::config::Config;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,24 +1,19 @@
 //! The program `handled`: its arguments, and what it does with its settings.
 
-use crate::Server;
-use crate::config::{Config, Datapath};
 use crate::first_set;
-use crate::inputs::{open_live, read_site};
-use crate::slow;
-use crate::state::ServerHooks;
-use crate::watchdog::Watchdog;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
+use handle_daemon::log;
 use handle_daemon::program::{CommonArgs, Program, Startup};
-use handle_daemon::signals::Signals;
 use handle_daemon::takeover::SuccessorProgram;
 use handle_daemon::text::listed;
-use handle_daemon::{log, readiness};
+use handle_worker::config::{Config, Datapath};
+use handle_worker::inputs::{open_live, read_site};
+use handle_worker::lifetime::{serve_until_stopped, show_few_panics};
+use handle_worker::state::ServerHooks;
+use handle_worker::{Server, slow};
 use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 /// Serves a published set of handle records over UDP and TCP.
 ///
@@ -138,56 +133,9 @@ impl Program for HandledProgram {
     }
 }
 
-/// Reports that `server` serves, and waits until a signal or command stops it.
-///
-/// # Errors
-/// When all workers have stopped because of errors.
-pub fn serve_until_stopped(server: Server, signals: Signals) -> anyhow::Result<()> {
-    readiness::ready("serving");
-    tracing::info!(addresses = %listed(server.addresses()), generation = server.shared().live.current().generation(), "serving");
-    let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
-    let reload = move || {
-        to_reload.reopen_log();
-        let reply = to_reload.reload();
-        tracing::info!(outcome = %reply, "reloaded");
-    };
-    let obeyed = signals.obey(reload, move || to_stop.drain());
-    obeyed.context("cannot start the thread that listens to signals")?;
-    let mut watchdog =
-        readiness::watchdog_timeout().map(|timeout| Watchdog::new(server.shared(), timeout, Instant::now()));
-    while !server.shared().has_ended() && !server.shared().is_draining() {
-        if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
-            readiness::alive();
-        }
-        server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
-    }
-    // After a takeover, the service continues.
-    if !server.shared().is_handed_over() {
-        readiness::stopping();
-    }
-    let drained = server.shared().is_draining();
-    tracing::info!("stopping: answering received requests");
-    server.stop()?;
-    anyhow::ensure!(drained, "all workers have stopped because of errors; see the log");
-    Ok(())
-}
-
 /// Checks whether a worker could run on `core`, on a temporary thread.
 fn check_core(core: usize) -> anyhow::Result<()> {
     let pinned = std::thread::spawn(move || handle_net::pin_to_core(core)).join();
     let pinned = pinned.map_err(|_| anyhow!("the thread that tried panicked"))?;
     pinned.with_context(|| format!("`cores`: cannot run on core {core} (which are allowed: taskset -p $$)"))
-}
-
-/// Logs only the first panics: a datagram may cause one, and a sender must not fill the log. Panics
-/// while answering are counted.
-pub fn show_few_panics() {
-    const SHOWN_MAX: u32 = 10;
-    static SHOWN: AtomicU32 = AtomicU32::new(0);
-    let show = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if SHOWN.fetch_add(1, Ordering::Relaxed) < SHOWN_MAX {
-            show(panic);
-        }
-    }));
 }

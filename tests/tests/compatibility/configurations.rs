@@ -11,7 +11,7 @@ type Rereading = fn(&Table) -> anyhow::Result<Table>;
 
 /// The processes, and what reads the configuration of each.
 const PROCESSES: [(&str, Rereading); 5] = [
-    ("handled", reread::<handle_server::config::Config>),
+    ("handled", reread::<handle_worker::config::Config>),
     ("handle-admin", reread::<handle_admin::config::Config>),
     ("handle-gateway", reread::<handle_gateway::Config>),
     ("handle-fetch", reread::<handle_fetch::Config>),
@@ -30,7 +30,7 @@ pub(crate) fn defaults() -> Vec<(&'static str, String)> {
         to_table(&C::default()).unwrap().to_string()
     }
     vec![
-        ("handled", of::<handle_server::config::Config>()),
+        ("handled", of::<handle_worker::config::Config>()),
         ("handle-admin", of::<handle_admin::config::Config>()),
         ("handle-gateway", of::<handle_gateway::Config>()),
         ("handle-fetch", of::<handle_fetch::Config>()),

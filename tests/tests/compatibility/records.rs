@@ -10,8 +10,6 @@ use handle_fleet::{FetchLimits, FleetUrl, SetFetcher, StorageConfig, location};
 use handle_gateway::Gateway;
 use handle_gateway::registration::store::RegistrationStore;
 use handle_proto::{ResponseCode, Value, Values};
-use handle_server::Server;
-use handle_server::config::Datapath;
 use handle_snapshot::set::SetTree;
 use handle_snapshot::set::statement::AcceptedPublishers;
 use handle_snapshot::{LoadMode, NameRule, PublishedSet, hash_key};
@@ -21,6 +19,8 @@ use handle_tests::fleet::verified;
 use handle_tests::process::{hdl, run, succeed};
 use handle_tests::records::Record;
 use handle_tests::{gateway_server, test_server};
+use handle_worker::Server;
+use handle_worker::config::Datapath;
 use std::collections::BTreeMap;
 use std::path::Path;
 

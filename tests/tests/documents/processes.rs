@@ -28,8 +28,8 @@ impl Process {
     pub(crate) fn all() -> [Self; 5] {
         let source = "[[sources]]\nname = \"a\"\nprefixes = [\"10.1\"]\nurl = \"http://a.example\"";
         [
-            Self::new::<handle_server::config::Config>("handle-server", "handled", "")
-                .with_metrics(handle_server::observe::metric_groups()),
+            Self::new::<handle_worker::config::Config>("handle-server", "handled", "")
+                .with_metrics(handle_worker::observe::metric_groups()),
             Self::new::<handle_admin::config::Config>("handle-admin", "handle-admin", "admin")
                 .with_lists(source)
                 .with_metrics(handle_admin::observe::metric_groups()),

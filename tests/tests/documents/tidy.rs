@@ -345,7 +345,7 @@ fn plain_builds_of_handle_fetch_and_hdl_have_no_client_of_object_storage() {
 
 #[test]
 fn hdl_links_no_process_and_no_load_generator() {
-    const FOREIGN: [&str; 9] = [
+    const FOREIGN: [&str; 10] = [
         "handle-admin",
         "handle-cache",
         "handle-fetch",
@@ -355,6 +355,7 @@ fn hdl_links_no_process_and_no_load_generator() {
         "handle-net",
         "handle-server",
         "handle-source",
+        "handle-worker",
     ];
     let linked = dependency_tree("handle-cli");
     assert!(linked.contains("handle-cli") && linked.contains("handle-client"), "{linked:?}");

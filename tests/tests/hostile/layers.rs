@@ -3,9 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{Permissions, ResponseCode, Value};
-use handle_server::Server;
-use handle_server::config::{Config, Datapath};
-use handle_server::verification::RecordChecks;
 use handle_snapshot::Layer;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
@@ -16,6 +13,9 @@ use handle_tests::http::{HttpReply, get, is_ok};
 use handle_tests::process::{RunningProcess, fail, run, until};
 use handle_tests::service_directory::InitialisedService;
 use handle_tests::test_server;
+use handle_worker::Server;
+use handle_worker::config::{Config, Datapath};
+use handle_worker::verification::RecordChecks;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

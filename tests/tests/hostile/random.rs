@@ -9,9 +9,6 @@
 use handle_cache::entry::{AnswerTtl, set_ttl};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_proto::{ResponseCode, Value, fold};
-use handle_server::Server;
-use handle_server::config::Datapath;
-use handle_server::counters::Counters;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::cache_server::TestCache;
 use handle_tests::client::{TestClient, request};
@@ -20,6 +17,9 @@ use handle_tests::process::until;
 use handle_tests::records::Record;
 use handle_tests::vectors::VectorSource;
 use handle_tests::{records, test_server, vectors};
+use handle_worker::Server;
+use handle_worker::config::Datapath;
+use handle_worker::counters::Counters;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -119,7 +119,7 @@ fn check_datagrams(kind: ServerKind, datapath: Datapath, default_count: u64) {
     let mut answers_count = 0;
     let (count, started) = (count_of("HANDLE_HOSTILE_DATAGRAMS", default_count), Instant::now());
     let shards = target.server.shared().shards.clone();
-    let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
+    let sum = |counter: fn(&Counters) -> &handle_worker::counters::Counter| shards.sum(counter);
     let all = || sum(|c| &c.datagrams_received) + sum(|c| &c.dropped_by_kernel);
     for sent in 0..count {
         // Drops by the kernel are reported late, so this wait is bounded.
@@ -217,7 +217,7 @@ fn check_streams(kind: ServerKind, datapath: Datapath, default_count: u64) {
         }
     });
     let shards = target.server.shared().shards.clone();
-    let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
+    let sum = |counter: fn(&Counters) -> &handle_worker::counters::Counter| shards.sum(counter);
     let closed = || {
         sum(|c| &c.tcp_closed_done)
             + sum(|c| &c.tcp_closed_ended)

@@ -4,13 +4,13 @@
 
 use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Header};
-use handle_server::Server;
-use handle_server::config::Datapath;
-use handle_server::counters::{Counter, Counters};
-use handle_server::rate_limit::{RateLimitConfig, SLIP_LEN};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::request;
 use handle_tests::{records, test_server};
+use handle_worker::Server;
+use handle_worker::config::Datapath;
+use handle_worker::counters::{Counter, Counters};
+use handle_worker::rate_limit::{RateLimitConfig, SLIP_LEN};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;

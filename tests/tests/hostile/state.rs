@@ -14,12 +14,12 @@ use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
-use handle_server::config::Datapath;
 use handle_tests::admin_server::administer;
 use handle_tests::process::until;
 use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request};
 use handle_tests::source_addresses::{ask, ask_over, send, tcp_from, udp_from};
 use handle_tests::test_server::{TestServer, serve, serve_with, server_key};
+use handle_worker::config::Datapath;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 

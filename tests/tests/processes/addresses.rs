@@ -4,11 +4,11 @@
 
 use handle_proto::ResponseCode;
 use handle_proto::wire::{Envelope, Header};
-use handle_server::Server;
-use handle_server::config::{Config, Datapath};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::{TestClient, exchange_over_tcp, request};
 use handle_tests::{records, test_server};
+use handle_worker::Server;
+use handle_worker::config::{Config, Datapath};
 use std::net::{IpAddr, SocketAddr};
 
 /// Sends requests to several addresses. The client's socket is connected, so that it does not

@@ -14,7 +14,6 @@ use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
-use handle_server::config::{Config, Datapath};
 use handle_snapshot::Builder;
 use handle_snapshot::set::manifest::SetOrigin;
 use handle_snapshot::set::publisher::SetPublisher;
@@ -22,6 +21,7 @@ use handle_snapshot::set::stager::LayerPosition;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors::{fixture, hex};
+use handle_worker::config::{Config, Datapath};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -503,12 +503,12 @@ fn a_server_key_that_is_not_in_the_site_record_is_refused() {
         let mut config =
             handle_tests::test_server::config(&served.directory.path().join("set"), Datapath::Portable);
         config.site = Some(served.directory.path().join("siteinfo.json"));
-        config.server_key = Some(handle_server::slow::config::ServerKeyConfig {
+        config.server_key = Some(handle_worker::slow::config::ServerKeyConfig {
             file: served.directory.path().join("privkey.bin"),
             ..Default::default()
         });
         change(&mut config);
-        match handle_server::Server::start(&config) {
+        match handle_worker::Server::start(&config) {
             Ok(_) => String::new(),
             Err(error) => format!("{error:#}"),
         }

@@ -3,7 +3,6 @@
 //! depends on it, and both are before the program says that it is done.
 
 use handle_fleet::FleetUrl;
-use handle_server::config::Datapath;
 use handle_tests::daemon::{ask, free_address, handled};
 use handle_tests::gateway_server::use_tls;
 use handle_tests::mirror_pair::MirroredService;
@@ -12,6 +11,7 @@ use handle_tests::registrar::RegistrationPages;
 use handle_tests::service_directory::InitialisedService;
 use handle_tests::strace::{self, complete_log, has_strace};
 use handle_tests::test_server;
+use handle_worker::config::Datapath;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

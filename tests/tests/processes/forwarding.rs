@@ -291,7 +291,7 @@ fn keys_in_a_prefix_record_are_read_from_the_published_set() {
 #[test]
 fn forwarding_can_be_disabled() {
     let (here, there) = plans();
-    let off = |config: &mut handle_server::Config| {
+    let off = |config: &mut handle_worker::Config| {
         (config.forward.listing, config.forward.identities) = (false, false);
     };
     let processes = BothProcesses::start(&here, &there, off, |_| ());

@@ -4,11 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_gateway::{Config, Gateway};
-use handle_server::config::Datapath;
 use handle_tests::admin_server::administer;
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, config, exchange, get, serve_over_http};
 use handle_tests::test_server::{TestServer, serve};
 use handle_tests::vectors::{VectorSource, hex, load};
+use handle_worker::config::Datapath;
 use serde_json::Value as Json;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -4,13 +4,13 @@
 use crate::gateway_upstream::{GatewayFront, is_failure};
 use handle_gateway::Gateway;
 use handle_proto::{ResponseCode, Value};
-use handle_server::config::Datapath;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::gateway_server::{HttpAnswer, config, connect_over_tls, get, use_tls};
 use handle_tests::liar::{ForgedAnswer, LiarServer, site_at};
 use handle_tests::records::publish_values;
 use handle_tests::test_server::serve;
 use handle_tests::upstream_server::AnswerManner;
+use handle_worker::config::Datapath;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;

@@ -6,12 +6,12 @@
 use handle_daemon::clock::now_unix_ms;
 use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use handle_proto::Value;
-use handle_server::Server;
-use handle_server::config::{Config, Datapath};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::records::{self, Record};
 use handle_tests::test_server;
+use handle_worker::Server;
+use handle_worker::config::{Config, Datapath};
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;

@@ -10,10 +10,10 @@ use handle_client::{BlockingDriver, Question};
 use handle_proto::ResponseCode;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
 use handle_proto::data::site_build::{ServerBuilder, SiteBuilder};
-use handle_server::config::{Config, Datapath};
 use handle_tests::process::{hdl, run, until};
 use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors::{fixture, hex};
+use handle_worker::config::{Config, Datapath};
 use std::sync::Arc;
 
 /// The site of a running server, with its key and these protocols.

@@ -4,7 +4,6 @@
 
 use super::gateway::site_of;
 use handle_daemon::metrics::MetricGroup;
-use handle_server::config::Datapath;
 use handle_source::{PullConfig, SourceConfig};
 use handle_tests::admin_server::administer_with;
 use handle_tests::client::{TestClient, exchange_over_tcp, request};
@@ -15,6 +14,7 @@ use handle_tests::process::until;
 use handle_tests::record_backend::RecordBackend;
 use handle_tests::test_server::serve_with;
 use handle_tests::vectors::VectorSource;
+use handle_worker::config::Datapath;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -65,7 +65,7 @@ fn handled_serves_the_metrics_that_it_declares() {
     // The question makes the first series of the busiest networks.
     TestClient::new(server.address()).resolve(b"10.5072/URL-ONE").unwrap();
     let served = served(server.server.http_address().unwrap());
-    assert_eq!(served, declared(&handle_server::observe::metric_groups()));
+    assert_eq!(served, declared(&handle_worker::observe::metric_groups()));
 }
 
 #[test]

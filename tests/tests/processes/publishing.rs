@@ -6,14 +6,14 @@
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
-use handle_server::Server;
-use handle_server::config::Datapath;
 use handle_store::{Store, StoreConfig};
 use handle_tests::client::{TestClient, exchange_over_tcp};
 use handle_tests::daemon::{ask, free_address};
 use handle_tests::http;
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use handle_tests::{test_server, vectors};
+use handle_worker::Server;
+use handle_worker::config::Datapath;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

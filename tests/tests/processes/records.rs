@@ -3,11 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::ResponseCode;
-use handle_server::Server;
-use handle_server::config::Datapath;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::TestClient;
 use handle_tests::{records, test_server};
+use handle_worker::Server;
+use handle_worker::config::Datapath;
 
 /// Every record resolves to its values, in any case of its handle.
 fn check_all_records(datapath: Datapath) {

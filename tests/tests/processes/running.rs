@@ -3,14 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{ResponseCode, Value};
-use handle_server::Server;
-use handle_server::config::{Config, Datapath};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::TestClient;
 use handle_tests::process::until;
 use handle_tests::records::publish_values;
 use handle_tests::test_server::config;
 use handle_tests::vectors;
+use handle_worker::Server;
+use handle_worker::config::{Config, Datapath};
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;

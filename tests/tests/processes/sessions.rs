@@ -16,13 +16,13 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::session::ExchangedKey;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
-use handle_server::config::{Config, Datapath};
 use handle_session::config::CipherName;
 use handle_session::{JointSessions, SessionTable, SessionsConfig};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, NOBODY, Protection, SessionExchange, pair, set_up_request};
 use handle_tests::test_server::{TestServer, serve_with, server_key};
 use handle_tests::vectors::{fixture, hex};
+use handle_worker::config::{Config, Datapath};
 use std::time::{Duration, Instant};
 
 const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);

@@ -5,8 +5,6 @@ use handle_fleet::store::PutCondition;
 use handle_fleet::{FetchError, RefusalReason};
 use handle_gateway::Gateway;
 use handle_proto::ResponseCode;
-use handle_server::Server;
-use handle_server::config::Datapath;
 use handle_snapshot::format::checksum;
 use handle_snapshot::proof::RecordProof;
 use handle_snapshot::set::{SetTree, read_manifest};
@@ -16,6 +14,8 @@ use handle_tests::fleet::{TestFleet, TestSigner, verified};
 use handle_tests::gateway_server;
 use handle_tests::process::{fail, hdl, succeed, until};
 use handle_tests::test_server;
+use handle_worker::Server;
+use handle_worker::config::Datapath;
 use std::path::Path;
 use std::process::Command;
 

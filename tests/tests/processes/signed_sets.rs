@@ -5,8 +5,6 @@
 use handle_daemon::clock::now_unix_ms;
 use handle_gateway::Gateway;
 use handle_proto::ResponseCode;
-use handle_server::Server;
-use handle_server::config::Datapath;
 use handle_snapshot::proof::RecordProof;
 use handle_snapshot::set::SetTree;
 use handle_snapshot::{LoadMode, PublishedSet, SetPublisher};
@@ -16,6 +14,8 @@ use handle_tests::gateway_server;
 use handle_tests::http::get;
 use handle_tests::process::{fail, hdl, succeed, until};
 use handle_tests::test_server;
+use handle_worker::Server;
+use handle_worker::config::Datapath;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -81,7 +81,7 @@ fn start(backend: &RecordBackend, change: impl FnOnce(&mut SourceConfig)) -> Bot
 fn start_with(source: SourceConfig) -> BothProcesses {
     let there = ServicesPlan::new("mirror", &["20.2"], vec![]);
     let change_handled =
-        |config: &mut handle_server::config::Config| config.forward.sources = vec!["10.1".to_owned()];
+        |config: &mut handle_worker::config::Config| config.forward.sources = vec!["10.1".to_owned()];
     BothProcesses::start(&plan(), &there, change_handled, |config| config.sources = vec![source])
 }
 

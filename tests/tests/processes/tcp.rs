@@ -8,13 +8,13 @@ use handle_proto::wire::query::Query;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
-use handle_server::Server;
-use handle_server::config::{Config, Datapath};
-use handle_server::tcp::settings::TcpSettings;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::process::until;
 use handle_tests::records::publish_values;
 use handle_tests::test_server::config;
+use handle_worker::Server;
+use handle_worker::config::{Config, Datapath};
+use handle_worker::tcp::settings::TcpSettings;
 use rustix::net::{self, AddressFamily, SocketType};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -29,10 +29,10 @@ const LONG_LEN: usize = 200_000;
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
-            $(#[test] fn $promise() { super::$promise(handle_server::config::Datapath::Portable) })*
+            $(#[test] fn $promise() { super::$promise(handle_worker::config::Datapath::Portable) })*
         }
         mod automatic {
-            $(#[test] fn $promise() { super::$promise(handle_server::config::Datapath::Auto) })*
+            $(#[test] fn $promise() { super::$promise(handle_worker::config::Datapath::Auto) })*
         }
     };
 }

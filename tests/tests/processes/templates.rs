@@ -5,15 +5,15 @@
 
 use handle_daemon::settings::SettingSection as _;
 use handle_proto::{Permissions, ResponseCode, Value};
-use handle_server::Server;
-use handle_server::config::Datapath;
-use handle_server::templates::TemplatesConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{ReceivedReply, TestClient, exchange_over_tcp, request};
 use handle_tests::source_addresses::udp_from;
 use handle_tests::test_server;
+use handle_worker::Server;
+use handle_worker::config::Datapath;
+use handle_worker::templates::TemplatesConfig;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -21,11 +21,11 @@ use handle_proto::wire::session::SessionKey;
 use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, Value, Version, fold};
-use handle_server::config::Datapath;
 use handle_tests::admin_server::{AdminServer, administer, administer_from};
 use handle_tests::fields::to_message;
 use handle_tests::test_server::{OmittedHandles, TestServer, serve_from, server_key, server_key_in};
 use handle_tests::vectors::{self, LineChecks, LineOutcome, NO_SERVER, VectorSource};
+use handle_worker::config::Datapath;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -651,7 +651,7 @@ fn vectors_conversations_of_kinds_without_a_line() {
 
 /// The server called `name`; its answers over UDP may be as long as those of the reference.
 fn serve(name: &str, datapath: Datapath) -> TestServer {
-    let change = |config: &mut handle_server::config::Config| config.limits.answer_datagrams = FRAGMENTS_MAX;
+    let change = |config: &mut handle_worker::config::Config| config.limits.answer_datagrams = FRAGMENTS_MAX;
     serve_from(VectorSource::Selected, name, datapath, change)
 }
 

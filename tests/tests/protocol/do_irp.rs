@@ -9,10 +9,10 @@ use data_encoding::HEXLOWER;
 use handle_proto::Version;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_server::config::Datapath;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::test_server;
 use handle_tests::vectors::{self, VectorSource};
+use handle_worker::config::Datapath;
 
 /// The time until which an answer holds, in its header. It depends on when the answer was made.
 const EXPIRATION: std::ops::Range<usize> = 36..40;

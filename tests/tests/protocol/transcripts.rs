@@ -11,13 +11,13 @@ use handle_client::replication::{StreamContent, StreamEvent, StreamLimits, Strea
 use handle_proto::wire::replication_stream::{DumpItem, TransactionItem};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_proto::{OpCode, Permissions, ResponseCode, Value, ValueBuf};
-use handle_server::config::Datapath;
 use handle_tests::admin_server::administer_from;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::SessionExchange;
 use handle_tests::test_server::{OmittedHandles, serve_from, server_key_in};
 use handle_tests::transcripts::{answer_to, first_op_code, lines, private_keys};
 use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, has_server, hex, is_foreign, require};
+use handle_worker::config::Datapath;
 use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -22,7 +22,7 @@ use handle_benches::serve::{self, Child, ServePath};
 use handle_benches::sets;
 use handle_benches::spread::Spread;
 use handle_benches::turns::{ServerTurn, share, spread};
-use handle_server::config::ServerLimits;
+use handle_worker::config::ServerLimits;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

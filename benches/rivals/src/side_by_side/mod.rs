@@ -22,7 +22,7 @@ use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child, ServePath};
 use handle_benches::turns::ServerTurn;
 use handle_benches::{certified, sets};
-use handle_server::config::ServerLimits;
+use handle_worker::config::ServerLimits;
 use handle_snapshot::PublishedSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -17,7 +17,7 @@ use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child, ServePath};
 use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread};
 use handle_benches::usage;
-use handle_server::config::ServerLimits;
+use handle_worker::config::ServerLimits;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use super::{Args, cores};
 use crate::server_process::{self, ServerProcess};
 use handle_cli::ExitOutcome;
 use handle_loadgen::DatapathChoice;
-use handle_server::config::{Config, Datapath};
+use handle_worker::config::{Config, Datapath};
 use std::path::{Path, PathBuf};
 
 /// Options of the server process of the demo.
