@@ -13,11 +13,11 @@ mod registrations;
 mod sign_in;
 mod upload;
 
-use crate::host::{ConsoleHost, ServiceUnanswered};
+use crate::host::{ConsoleHost, ServiceFailure};
 use crate::pages::admin::{AdminNotice, AdminUser};
 use crate::pages::{AdminMessages, PageFrame, shell_quoted};
 use crate::parameters::Parameters;
-use crate::reply::{ConsoleResponse, MethodNotAllowed, empty, guard, no_page, plain, response};
+use crate::reply::{ConsoleResponse, MethodRefusal, empty, guard, no_page, plain, response};
 use crate::request::ConsoleRequest;
 use data_encoding::BASE64URL_NOPAD;
 use handle_client::administration::ClientIdentity;
@@ -94,7 +94,7 @@ pub async fn answer<H: ConsoleHost>(
     head: &ConsoleRequest<'_>,
     page: AdminPage,
     body: H::Body,
-) -> Result<ConsoleResponse, MethodNotAllowed> {
+) -> Result<ConsoleResponse, MethodRefusal> {
     if !head.is_confidential {
         return Ok(head.to_tls());
     }
@@ -104,7 +104,7 @@ pub async fn answer<H: ConsoleHost>(
     match head.parts.method {
         Method::GET | Method::HEAD => Ok(show(&request, page).await),
         Method::POST => Ok(submit(&request, page, body).await),
-        _ => Err(MethodNotAllowed),
+        _ => Err(MethodRefusal),
     }
 }
 
@@ -262,10 +262,10 @@ impl<'r, H: ConsoleHost> AdminRequest<'r, H> {
     }
 
     /// The status and notice for a request that the service did not answer.
-    fn unanswered(&self, error: ServiceUnanswered) -> (StatusCode, AdminNotice) {
+    fn unanswered(&self, error: ServiceFailure) -> (StatusCode, AdminNotice) {
         let status = match error {
-            ServiceUnanswered::Busy => StatusCode::SERVICE_UNAVAILABLE,
-            ServiceUnanswered::Failed => StatusCode::BAD_GATEWAY,
+            ServiceFailure::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            ServiceFailure::Failed => StatusCode::BAD_GATEWAY,
         };
         (status, self::error(self.texts().unreachable))
     }

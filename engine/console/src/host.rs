@@ -39,7 +39,7 @@ pub trait ConsoleHost {
         &self,
         source: IpAddr,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> impl Future<Output = Result<T, ServiceUnanswered>>;
+    ) -> impl Future<Output = Result<T, ServiceFailure>>;
 
     /// Runs `work` with a client of `handle-admin` that has this identity.
     ///
@@ -50,7 +50,7 @@ pub trait ConsoleHost {
         source: IpAddr,
         identity: &Arc<ClientIdentity>,
         work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
-    ) -> impl Future<Output = Result<T, ServiceUnanswered>>;
+    ) -> impl Future<Output = Result<T, ServiceFailure>>;
 
     /// The names of all handles whose prefix has the record `record`, in ascending order, and the
     /// code of the answer.
@@ -62,7 +62,7 @@ pub trait ConsoleHost {
         source: IpAddr,
         identity: &Arc<ClientIdentity>,
         record: Vec<u8>,
-    ) -> impl Future<Output = Result<(ResponseCode, Vec<String>), ServiceUnanswered>>;
+    ) -> impl Future<Output = Result<(ResponseCode, Vec<String>), ServiceFailure>>;
 
     /// Creates records, or replaces them, as `mode` says.
     fn put_records(
@@ -111,7 +111,7 @@ pub trait ConsoleHost {
 
 /// Why the service did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceUnanswered {
+pub enum ServiceFailure {
     /// As many requests as allowed wait for it.
     Busy,
     /// The request failed.
@@ -187,5 +187,5 @@ pub enum UploadFailure {
     /// The service refused to take more of them.
     Refused(ResponseCode, String),
     /// The service did not answer.
-    Unanswered(ServiceUnanswered),
+    Unanswered(ServiceFailure),
 }

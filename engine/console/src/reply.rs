@@ -10,7 +10,7 @@ pub type ConsoleResponse = Response<Bytes>;
 
 /// The page does not have the method of the request: the process answers as at its other paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MethodNotAllowed;
+pub struct MethodRefusal;
 
 /// An answer with this body.
 #[must_use]

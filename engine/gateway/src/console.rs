@@ -21,10 +21,10 @@ use crate::stream::ResponseBody;
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
 use handle_console::admin_pages;
 use handle_console::host::{
-    ServiceUnanswered, SignInProof, SignInRefusal, SignInSession, UploadMode, UploadOutcome, UploadRecord,
+    ServiceFailure, SignInProof, SignInRefusal, SignInSession, UploadMode, UploadOutcome, UploadRecord,
 };
 use handle_console::registration::{Registrations, applicant_pages};
-use handle_console::reply::MethodNotAllowed;
+use handle_console::reply::MethodRefusal;
 use handle_console::request::RateNetworks;
 use handle_console::{ConsoleHost, ConsoleRequest};
 use handle_daemon::metrics::EventCounter;
@@ -84,15 +84,15 @@ pub async fn answer(
     let answered = match route.group() {
         RouteGroup::Admin(page) => admin_pages::answer(state, &head, page, body).await,
         RouteGroup::Applicant(page) => applicant_pages::answer(state, &head, page, body).await,
-        RouteGroup::Api | RouteGroup::Search | RouteGroup::Proxy => Err(MethodNotAllowed),
+        RouteGroup::Api | RouteGroup::Search | RouteGroup::Proxy => Err(MethodRefusal),
     };
     match answered {
         Ok(response) => response.map(ResponseBody::from),
-        Err(MethodNotAllowed) => refuse_method(route, &parts.method),
+        Err(MethodRefusal) => refuse_method(route, &parts.method),
     }
 }
 
-impl From<ServiceError> for ServiceUnanswered {
+impl From<ServiceError> for ServiceFailure {
     fn from(error: ServiceError) -> Self {
         match error {
             ServiceError::Busy => Self::Busy,
@@ -118,8 +118,8 @@ impl ConsoleHost for GatewayState {
         &self,
         source: IpAddr,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ServiceUnanswered> {
-        let Some(admin) = &self.writing.admin else { return Err(ServiceUnanswered::Busy) };
+    ) -> Result<T, ServiceFailure> {
+        let Some(admin) = &self.writing.admin else { return Err(ServiceFailure::Busy) };
         Ok(admin.run(source, work).await?)
     }
 
@@ -128,8 +128,8 @@ impl ConsoleHost for GatewayState {
         source: IpAddr,
         identity: &Arc<ClientIdentity>,
         work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
-    ) -> Result<T, ServiceUnanswered> {
-        let Some(admin) = &self.writing.admin else { return Err(ServiceUnanswered::Busy) };
+    ) -> Result<T, ServiceFailure> {
+        let Some(admin) = &self.writing.admin else { return Err(ServiceFailure::Busy) };
         Ok(admin.ask(source, Some(Arc::clone(identity)), work).await?)
     }
 
@@ -138,7 +138,7 @@ impl ConsoleHost for GatewayState {
         source: IpAddr,
         identity: &Arc<ClientIdentity>,
         record: Vec<u8>,
-    ) -> Result<(ResponseCode, Vec<String>), ServiceUnanswered> {
+    ) -> Result<(ResponseCode, Vec<String>), ServiceFailure> {
         self.ask(source, identity, move |client| listing::of_prefix(client, &record)).await
     }
 

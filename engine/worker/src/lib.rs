@@ -20,8 +20,8 @@
 //! - `settings`: the settings in force, and which of them a reload can change.
 //! - [`watchdog`]: notifications for the watchdog of a service manager.
 //! - [`templates`]: values computed for handles that are not stored.
-//! - [`server`]: starts all of these parts and stops them. [`lifetime`]: from then until a signal or
-//!   command.
+//! - [`server`]: starts all of these parts and stops them.
+//! - [`lifetime`]: what a process does until a signal or a command stops it.
 //!
 //! # Example
 //!

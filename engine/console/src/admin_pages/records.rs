@@ -2,7 +2,7 @@
 
 use super::form::{self, ValueChanges};
 use super::{ALLOW_ORPHANS, AdminRequest, copyable, encoded, error, operand};
-use crate::host::{ConsoleHost, ServiceUnanswered};
+use crate::host::{ConsoleHost, ServiceFailure};
 use crate::pages::admin::{AdminNotice, EditPage, ListPage, ListedHandle, ValueRow};
 use crate::pages::shell_quoted;
 use crate::parameters::Parameters;
@@ -48,7 +48,7 @@ pub(super) async fn ask<T: Send + 'static>(
     request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
-) -> Result<T, ServiceUnanswered> {
+) -> Result<T, ServiceFailure> {
     request.host.ask(request.head.address, identity, work).await
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn apply(
     request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     change: RecordChange,
-) -> Result<ChangeOutcome, ServiceUnanswered> {
+) -> Result<ChangeOutcome, ServiceFailure> {
     let handle = change.handle.clone();
     let outcome = ask(request, identity, move |client| carry_out(client, &change)).await?;
     if outcome.code == ResponseCode::SUCCESS {

@@ -1,7 +1,7 @@
 //! Upload of many records as CSV or JSON lines.
 
 use super::{ALLOW_ORPHANS, AdminRequest, copyable, error};
-use crate::host::{ConsoleHost, ServiceUnanswered, UploadFailure, UploadMode, UploadRecord};
+use crate::host::{ConsoleHost, ServiceFailure, UploadFailure, UploadMode, UploadRecord};
 use crate::pages::admin::{AdminNotice, UploadPage};
 use crate::parameters::Parameters;
 use crate::reply::{ConsoleResponse, guard, response};
@@ -136,10 +136,10 @@ async fn put_all(
     let outcome = request.host.put_records(request.head.address, identity, records, mode).await;
     let missing = match outcome.missing {
         UploadFailure::Refused(code, text) => (code, text),
-        UploadFailure::Unanswered(ServiceUnanswered::Busy) => {
+        UploadFailure::Unanswered(ServiceFailure::Busy) => {
             (ResponseCode::SERVER_BUSY, request.texts().unreachable.to_owned())
         }
-        UploadFailure::Unanswered(ServiceUnanswered::Failed) => {
+        UploadFailure::Unanswered(ServiceFailure::Failed) => {
             (ResponseCode::ERROR, request.texts().unreachable.to_owned())
         }
     };

@@ -11,7 +11,7 @@ use crate::pages::admin::AdminNotice;
 use crate::pages::registration::{NextSteps, RegisterPage, RegisteredPage, RequestView};
 use crate::pages::{PageFrame, REGISTRATION_SECURITY_POLICY, RegistrationMessages, fill, shell_quoted};
 use crate::parameters::Parameters;
-use crate::reply::{ConsoleResponse, MethodNotAllowed, empty, guard, no_page, response};
+use crate::reply::{ConsoleResponse, MethodRefusal, empty, guard, no_page, response};
 use crate::request::ConsoleRequest;
 use handle_client::reference;
 use handle_daemon::clock::now_unix_s;
@@ -65,7 +65,7 @@ pub async fn answer<H: ConsoleHost>(
     head: &ConsoleRequest<'_>,
     page: ApplicantPage,
     body: H::Body,
-) -> Result<ConsoleResponse, MethodNotAllowed> {
+) -> Result<ConsoleResponse, MethodRefusal> {
     if !head.is_confidential {
         return Ok(head.to_tls());
     }
@@ -78,7 +78,7 @@ pub async fn answer<H: ConsoleHost>(
         (&Method::GET | &Method::HEAD, ApplicantPage::Request) => Ok(request.show()),
         (&Method::POST, ApplicantPage::Form) => Ok(request.submit(body).await),
         (&Method::GET | &Method::HEAD | &Method::POST, ApplicantPage::Unknown) => Ok(no_page()),
-        _ => Err(MethodNotAllowed),
+        _ => Err(MethodRefusal),
     }
 }
 

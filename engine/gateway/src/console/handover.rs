@@ -5,7 +5,7 @@ use crate::api::batch::creation;
 use crate::bulk::{self, BulkError};
 use crate::state::GatewayState;
 use handle_client::administration::ClientIdentity;
-use handle_console::host::{ServiceUnanswered, UploadFailure, UploadMode, UploadOutcome, UploadRecord};
+use handle_console::host::{ServiceFailure, UploadFailure, UploadMode, UploadOutcome, UploadRecord};
 use handle_local::bulk::{CHANGE_HEADER_LEN, FRAME_CHANGES_MAX, FRAME_LEN};
 use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
@@ -72,7 +72,7 @@ pub(super) async fn put_records(
 ) -> UploadOutcome {
     let admin = state.writing.admin.as_ref();
     let nothing =
-        UploadOutcome { records: Vec::new(), missing: UploadFailure::Unanswered(ServiceUnanswered::Failed) };
+        UploadOutcome { records: Vec::new(), missing: UploadFailure::Unanswered(ServiceFailure::Failed) };
     // Pages are served only with a socket.
     let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.socket()?))) else {
         return nothing;
@@ -88,13 +88,13 @@ pub(super) async fn put_records(
     state.until_visible(source, changed, under_way.position).await;
     let missing = match carried_out {
         Err(BulkError::Refused(ResponseCode::SERVER_BUSY, _)) => {
-            UploadFailure::Unanswered(ServiceUnanswered::Busy)
+            UploadFailure::Unanswered(ServiceFailure::Busy)
         }
         Err(BulkError::Refused(code, text)) => UploadFailure::Refused(code, text),
         Err(BulkError::NoSecret) => {
             UploadFailure::Refused(ResponseCode::AUTHENTICATION_FAILED, String::new())
         }
-        _ => UploadFailure::Unanswered(ServiceUnanswered::Failed),
+        _ => UploadFailure::Unanswered(ServiceFailure::Failed),
     };
     UploadOutcome { records: under_way.handles.into_iter().zip(under_way.outcomes).collect(), missing }
 }
