@@ -1,5 +1,5 @@
-//! Sessions and starts of nonces in the form in which another process continues with them. Times are
-//! those of this process, with which the other one goes on.
+//! Sessions and starts of nonces in the form in which another process continues with them. Times
+//! are those of this process, with which the other one goes on.
 
 use super::{CallerIdentity, CallerSession, CallerSessions, NonceStart, ProvenKey};
 use crate::proof_fields::{put_bytes, put_count, put_ms, take_bytes, take_count, take_ms};
@@ -40,8 +40,8 @@ impl CallerSessions {
         }
     }
 
-    /// Adds the sessions and starts of nonces of another process; `None`, with those read so far, if
-    /// they are not of this form.
+    /// Adds the sessions and starts of nonces of another process; `None`, with those read so far,
+    /// if they are not of this form.
     pub(crate) fn continue_with(&mut self, rest: &mut &[u8]) -> Option<()> {
         for _ in 0..take_count(rest)? {
             let bytes = take_array(rest)?;

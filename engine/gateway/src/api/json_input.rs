@@ -1,8 +1,8 @@
 //! JSON from clients, within bounds on the memory and the time that it takes.
 //!
 //! A tree of JSON takes up to 70 times as much memory as its text, and a worker answers no other
-//! client while it parses. So a tree has a budget of items, lists of values are read value by value,
-//! and long texts are parsed on a thread that may take its time.
+//! client while it parses. So a tree has a budget of items, lists of values are read value by
+//! value, and long texts are parsed on a thread that may take its time.
 
 use handle_proto::data::PublicKey;
 use handle_proto::json::{Json, entered_value_from_json, public_key_from_jwk};
