@@ -6,7 +6,7 @@
 //! (`input`).
 //!
 //! What is public here is what `handle-lab` has in common with `hdl`: how lines, tables, errors and
-//! answers are printed, and the questions to control sockets and servers.
+//! answers are printed, completions, and the questions to control sockets and servers.
 //!
 //! ```
 //! use handle_cli::{ExitOutcome, exit_code, output};
@@ -26,7 +26,7 @@ mod batch;
 mod cache;
 mod changes;
 mod client;
-mod completions;
+pub mod completions;
 pub mod control;
 mod dump;
 pub mod exchange;

@@ -150,6 +150,46 @@ fn each_process_gets_its_own_files_and_all_may_read_the_set() {
 }
 
 #[test]
+fn a_new_key_of_the_server_has_the_owners_and_the_modes_of_the_old_one() {
+    let may_mount = Command::new("unshare").args(["--mount", "true"]).output();
+    if !has(TestNeed::MountNamespace, may_mount.is_ok_and(|output| output.status.success())) {
+        return;
+    }
+    let (separate, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    succeed(&init_with_users(separate.path(), PASSWD, &[]));
+    succeed(&init(shared.path(), &["--user", &format!("{}:{}", ACCOUNT.0, ACCOUNT.1)]));
+    for directory in [&separate, &shared] {
+        let site = directory.path().join("site");
+        let facts = |name: &str| {
+            let found = site.join(name).metadata().unwrap();
+            (found.uid(), found.gid(), found.mode() & 0o7777)
+        };
+        let names =
+            || site.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let before: Vec<_> = names().map(|name| (facts(&name), name)).collect();
+        let old = std::fs::read(site.join("server-private.bin")).unwrap();
+        for (further, beside) in [(&[][..], "-next"), (&["--finish"], "-old")] {
+            let mut rotate = Command::new(env!("CARGO_BIN_EXE_hdl"));
+            rotate.args(["key", "rotate", "server", "site"]).args(further).current_dir(directory.path());
+            let printed = succeed(&rotate.output().unwrap());
+            assert!(printed.contains("next:"), "{printed}");
+            for (facts_before, name) in &before {
+                assert_eq!(facts(name), *facts_before, "{name} {further:?}");
+            }
+            assert_eq!(facts(&format!("server-private{beside}.bin")), facts("server-private.bin"));
+        }
+        // The key of each process is the new one, and only the old file has the old one.
+        let new = std::fs::read(site.join("server-private.bin")).unwrap();
+        let keys = names().filter(|name| name.starts_with("server-private"));
+        let keys: Vec<_> = keys.map(|name| std::fs::read(site.join(name)).unwrap()).collect();
+        assert_ne!(new, old);
+        assert_eq!(keys.iter().filter(|key| **key == old).count(), 1);
+        assert_eq!(keys.iter().filter(|key| **key == new).count(), keys.len() - 1);
+        assert_eq!(keys.len(), if directory.path() == separate.path() { 3 } else { 2 });
+    }
+}
+
+#[test]
 fn all_processes_serve_metrics_that_prometheus_is_told_of() {
     let directory = tempfile::tempdir().unwrap();
     let printed = succeed(&init(directory.path(), &["--metrics-port", "9700"]));

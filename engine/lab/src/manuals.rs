@@ -8,6 +8,7 @@ use clap_mangen::Man;
 use handle_admin::program::AdminProgram;
 use handle_cache::program::CacheProgram;
 use handle_cli::ExitOutcome;
+use handle_cli::completions::completions;
 use handle_daemon::program::command;
 use handle_fetch::program::FetchProgram;
 use handle_gateway::program::GatewayProgram;
@@ -40,8 +41,7 @@ pub(crate) fn write(args: &ManualsArgs) -> anyhow::Result<ExitOutcome> {
             (Shell::Fish, "fish/vendor_completions.d", format!("{name}.fish")),
         ];
         for (shell, place, file) in places {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut program, &name, &mut script);
+            let script = completions(shell, &mut program, &name);
             let path = create(&args.directory.join(place))?.join(file);
             fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
         }

@@ -239,7 +239,8 @@ fn keys_site_records_layers_and_exports_are_on_disk_before_they_are_named() {
     for (arguments, expected) in [
         ("key convert --plain /site/admin-private.bin /admin.pem", &[][..]),
         ("key convert /site/admin-public.bin /public.pem", &[]),
-        ("key rotate-server /site", &["server-private.bin", "siteinfo.json"]),
+        ("key rotate server /site", &["server-private-next.bin", "siteinfo-next.json"]),
+        ("key rotate server /site --finish", &["server-private.bin", "siteinfo.json"]),
         ("export /site/store.redb /records.jsonl", &["records.jsonl"]),
         ("snapshot build /records.layer /records.jsonl", &["records.layer"]),
     ] {

@@ -178,13 +178,29 @@ fn a_secret_from_a_file_has_no_line_end_wherever_it_is_read() {
 }
 
 #[test]
-fn one_command_gives_the_server_a_new_key_also_after_an_interruption() {
+fn two_commands_give_the_server_a_new_key_also_after_an_interruption() {
     let mut service = handle_tests::service_directory::InitialisedService::make();
-    let read = |name: &str| std::fs::read(service.path(&format!("site/{name}"))).unwrap();
+    let directory = service.path("site");
+    let read = |name: &str| std::fs::read(directory.join(name)).unwrap();
     let site = || serde_json::from_slice::<serde_json::Value>(&read("siteinfo.json")).unwrap();
     let before = [read("server-private.bin"), read("server-public.bin")];
     let serial = site()["serialNumber"].as_i64().unwrap();
-    succeed(service.hdl(["key", "rotate-server", "site"]));
+    let (code, error) = fail(service.hdl(["key", "rotate", "server", "site", "--finish"]));
+    assert!(code == 1 && error.contains("server-private-next.bin is not there"), "{code}: {error}");
+    succeed(service.hdl(["key", "rotate", "server", "site"]));
+    let next = read("server-private-next.bin");
+    assert_eq!([read("server-private.bin"), read("server-public.bin")], before, "the old key stays");
+    assert_eq!(site()["serialNumber"].as_i64(), Some(serial));
+    let sent: serde_json::Value = serde_json::from_slice(&read("siteinfo-next.json")).unwrap();
+    assert_eq!(sent["serialNumber"].as_i64(), Some(serial + 1));
+    succeed(service.hdl(["key", "rotate", "server", "site"]));
+    assert_eq!(read("server-private-next.bin"), next, "the same key");
+    // Processes start with the old key meanwhile.
+    service.start_admin();
+    service.admin = None;
+    succeed(service.hdl(["key", "rotate", "server", "site", "--finish"]));
+    assert_eq!(site(), sent, "what the registry has");
+    assert_eq!(read("server-private.bin"), next);
     let after = [read("server-private.bin"), read("server-public.bin")];
     assert!(before[0] != after[0] && before[1] != after[1]);
     assert_eq!(
@@ -196,12 +212,20 @@ fn one_command_gives_the_server_a_new_key_also_after_an_interruption() {
         .unwrap();
     write_secret_bytes(&service.path("site/server-private.bin"), &before[0]);
     std::fs::write(service.path("site/server-public.bin"), &before[1]).unwrap();
-    succeed(service.hdl(["key", "rotate-server", "site"]));
+    succeed(service.hdl(["key", "rotate", "server", "site", "--finish"]));
     assert_eq!([read("server-private.bin"), read("server-public.bin")], after);
     assert_eq!(site()["serialNumber"].as_i64(), Some(serial + 1), "the site had the key already");
     // A process whose key is not that of its site record does not start.
     service.start_admin();
     service.start_handled();
+    // What the registry has was made from another site record.
+    succeed(service.hdl(["key", "rotate", "server", "site"]));
+    let mut changed = site();
+    changed["serialNumber"] = (serial + 2).into();
+    std::fs::write(directory.join("siteinfo.json"), changed.to_string()).unwrap();
+    let (code, error) = fail(service.hdl(["key", "rotate", "server", "site", "--finish"]));
+    assert!(code == 1 && error.contains("sitebndl-next.zip to the registry"), "{code}: {error}");
+    assert_eq!(read("server-private.bin"), after[0]);
     let queries = service.queries.to_string();
     let mut get = service.hdl(["handle", "get", "10.1045/ADMIN", "--server", &queries]);
     get.args(["--server-key", "site/server-public.bin"]);

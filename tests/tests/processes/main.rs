@@ -70,6 +70,7 @@ mod handled;
 mod idle;
 mod importing;
 mod inputs;
+mod key_rotation;
 mod lab;
 mod lab_faults;
 mod lab_gateway;

@@ -2,6 +2,7 @@
 //! which file.
 
 use super::certificate::KEY_FILE;
+pub(super) use crate::key::{HANDLED_KEY_FILE, SERVER_KEY_FILE};
 use anyhow::{Context as _, ensure};
 use handle_daemon::privileges::{group_id, owner_ids};
 use std::fs::Permissions;
@@ -10,10 +11,6 @@ use std::path::Path;
 
 /// The group that may read sets and connect to the socket of `handle-admin`, in units and packages.
 const SET_GROUP: &str = "handle-sets";
-/// The server key of `handle-admin`, or of both processes.
-pub(super) const SERVER_KEY_FILE: &str = "server-private.bin";
-/// The copy of `handled`, if it is another account: only its owner may read a file with a key.
-pub(super) const HANDLED_KEY_FILE: &str = "server-private-handled.bin";
 /// Mode of the set: its group, which new layers get too, reads it.
 const SET_MODE: u32 = 0o2750;
 /// Mode of the directory, and of the files in it that no account owns.

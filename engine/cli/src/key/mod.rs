@@ -1,4 +1,4 @@
-//! `hdl key`: generates, converts and shows keys.
+//! `hdl key`: generates, converts, shows and rotates keys.
 
 mod form;
 mod rotate;
@@ -15,7 +15,12 @@ use sha2::{Digest as _, Sha256};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Generate, convert and show keys.
+/// The server key of `handle-admin`, or of both processes, in a directory of `hdl init`.
+pub(crate) const SERVER_KEY_FILE: &str = "server-private.bin";
+/// The copy of `handled`, if it is another account: only its owner may read a file with a key.
+pub(crate) const HANDLED_KEY_FILE: &str = "server-private-handled.bin";
+
+/// Generate, convert, show and rotate keys.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -40,13 +45,11 @@ enum Command {
   hdl key show admin-public.bin
   hdl key show admin-private.bin --passphrase-env PASSPHRASE --json")]
     Show(ShowArgs),
-    /// Make a new key for the server of a directory of `hdl init`, and put it into the site record.
+    /// Replace the key of the server, of an administrator or of the publisher by a new one.
     ///
-    /// The processes use it after a restart. A command that was interrupted is completed by the
-    /// next one.
-    #[command(after_help = "Example:
-  hdl key rotate-server /srv/handle")]
-    RotateServer(rotate::RotateArgs),
+    /// Each takes two commands. The first one makes the new key, and the old one stays valid; the
+    /// second one, with --finish, puts the new key in its place.
+    Rotate(rotate::RotateArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -109,7 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         Command::Generate(args) => generate(args)?,
         Command::Convert(args) => convert(args)?,
         Command::Show(args) => show(args)?,
-        Command::RotateServer(args) => rotate::run(args)?,
+        Command::Rotate(args) => return rotate::run(args),
     }
     Ok(ExitOutcome::Good)
 }
