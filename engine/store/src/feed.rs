@@ -1,6 +1,6 @@
 //! Follows the transactions that other processes make in the same store.
 
-use super::snapshot::Renumbering;
+use super::snapshot::RenumberedRange;
 use super::tables::{StoreEngine, StoreTable, names, number_in};
 use super::{Inner, StoreError};
 use std::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ pub(super) fn look(inner: &Inner) -> Result<(), StoreError> {
         };
         inner.identity.store(number(names::IDENTITY)?, Ordering::Relaxed);
         let renumbered =
-            Renumbering { from: number(names::RENUMBERED_FROM)?, to: number(names::RENUMBERED_TO)? };
+            RenumberedRange { from: number(names::RENUMBERED_FROM)?, to: number(names::RENUMBERED_TO)? };
         *inner.renumbered.lock().unwrap_or_else(PoisonError::into_inner) = renumbered;
         inner.commits.committed_elsewhere(number(names::LAST_ID)?);
     }

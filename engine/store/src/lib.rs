@@ -107,7 +107,7 @@ use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::admin::StorePosition;
-use snapshot::Renumbering;
+use snapshot::RenumberedRange;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -223,7 +223,7 @@ struct Inner {
     folds: bool,
     identity: AtomicU64,
     /// The last promotion.
-    renumbered: Mutex<Renumbering>,
+    renumbered: Mutex<RenumberedRange>,
     commits: CommitQueue,
     /// Whether changes are refused because the store is being moved.
     is_held: AtomicBool,

@@ -6,7 +6,7 @@
 //! removed.
 
 use super::record::StoreRecord;
-use super::snapshot::Renumbering;
+use super::snapshot::RenumberedRange;
 use super::tables::{ALL_KEYS, StoreTable, names};
 use super::transaction::Transaction;
 use super::{StoreError, StoreRecords as _, StoreSnapshot};
@@ -320,12 +320,12 @@ impl Transaction<'_> {
     /// Makes the numbers of transactions go on above `above`, and their times after
     /// `not_before_ms`. The log starts again, so that a mirror of a lost primary continues here
     /// only if it has all that this store has.
-    pub(super) fn renumber(&mut self, above: u64, not_before_ms: u64) -> Result<Renumbering, StoreError> {
+    pub(super) fn renumber(&mut self, above: u64, not_before_ms: u64) -> Result<RenumberedRange, StoreError> {
         let from = self.last_id;
         self.renumber_from(above.saturating_sub(1), not_before_ms);
         self.begin_log_anew()?;
         self.put_number(names::RENUMBERED_FROM, from)?;
         self.put_number(names::RENUMBERED_TO, self.last_id)?;
-        Ok(Renumbering { from, to: self.last_id })
+        Ok(RenumberedRange { from, to: self.last_id })
     }
 }

@@ -81,12 +81,12 @@ pub struct ChangedRecord {
 /// The last transactions before and after a promotion, between which nothing changed; zeros if
 /// there was none.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Renumbering {
+pub(crate) struct RenumberedRange {
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
-impl Renumbering {
+impl RenumberedRange {
     /// The present number of the state after transaction `id`.
     pub(crate) const fn of(self, id: u64) -> u64 {
         if self.to > 0 && id == self.from { self.to } else { id }
@@ -205,9 +205,9 @@ impl StoreSnapshot {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub(crate) fn renumbering(&self) -> Result<Renumbering, StoreError> {
+    pub(crate) fn renumbering(&self) -> Result<RenumberedRange, StoreError> {
         let [from, to] = [names::RENUMBERED_FROM, names::RENUMBERED_TO].map(|name| self.number(name));
-        Ok(Renumbering { from: from?, to: to? })
+        Ok(RenumberedRange { from: from?, to: to? })
     }
 
     /// The number of values in all records, and the bytes of their names and values.

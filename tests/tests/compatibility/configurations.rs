@@ -7,10 +7,10 @@ use handle_daemon::settings::file::to_table;
 use toml::{Table, Value};
 
 /// Reads a configuration, and writes it again.
-type Rereading = fn(&Table) -> anyhow::Result<Table>;
+type SettingsReader = fn(&Table) -> anyhow::Result<Table>;
 
 /// The processes, and what reads the configuration of each.
-const PROCESSES: [(&str, Rereading); 5] = [
+const PROCESSES: [(&str, SettingsReader); 5] = [
     ("handled", reread::<handle_worker::config::Config>),
     ("handle-admin", reread::<handle_admin::config::Config>),
     ("handle-gateway", reread::<handle_gateway::Config>),
@@ -51,7 +51,7 @@ fn ensure_kept(was: &Table, now: &Table, section: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check(corpus: &VersionFiles, name: &str, reread: Rereading) -> anyhow::Result<()> {
+fn check(corpus: &VersionFiles, name: &str, reread: SettingsReader) -> anyhow::Result<()> {
     let was: Table = std::fs::read_to_string(corpus.path(name))?.parse()?;
     ensure!(!was.is_empty(), "no settings");
     ensure_kept(&was, &reread(&was)?, "")

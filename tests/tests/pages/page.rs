@@ -11,7 +11,8 @@ pub(crate) enum Marker {
     File(String),
     /// The block is added to a file in its turn: `<!-- added to: PATH -->`.
     Addition(String),
-    /// The block is looked at by `tests/pages/NAME.sh`, as the file `$BLOCK`: `<!-- check: NAME -->`.
+    /// The block is looked at by `tests/pages/NAME.sh`, as the file `$BLOCK`:
+    /// `<!-- check: NAME -->`.
     Check(String),
     /// The block is not run, for a reason: `<!-- not run: REASON -->`.
     NotRun(String),

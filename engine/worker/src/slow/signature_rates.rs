@@ -25,8 +25,8 @@ impl SignatureRates {
         Self(SourceRates::new(SOURCES))
     }
 
-    /// Whether a signature may be made for `origin`, and counts it. Datagrams are limited elsewhere,
-    /// and this host and `exempt` are not.
+    /// Whether a signature may be made for `origin`, and counts it. Datagrams are limited
+    /// elsewhere, and this host and `exempt` are not.
     pub(super) fn admits(&self, origin: RequestOrigin, exempt: &SourceList) -> bool {
         let source = origin.ip.to_canonical();
         // As by the rate limit: no other sender has these addresses of the loopback network.
