@@ -10,20 +10,25 @@ use crate::table::SessionTable;
 use crate::traffic::LiveSession as _;
 use handle_auth::challenges::IssuedChallenge;
 use handle_daemon::socket::{OwnedSocket, owns_directory_of};
+use handle_daemon::threads::lock;
 use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// Maximum number of concurrent connections; each process opens a few.
 pub const CONNECTIONS_MAX: usize = 16;
 /// Time the listener sleeps when nothing wakes it.
 const ACCEPT_TIMEOUT: Duration = Duration::from_millis(50);
+/// Least time between two lines of the log about connections that are not answered. Any local user
+/// can cause one.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Access to the table of this process for the requests of other processes.
 pub trait SharedTable: Send + Sync + 'static {
@@ -69,7 +74,7 @@ pub enum TakenChallenge {
 pub fn serve(socket: &OwnedSocket, table: &Arc<impl SharedTable>, partner: Option<&Path>) {
     let listener = socket.listener();
     let connections = Arc::new(SocketConnections::default());
-    let mut number = 0;
+    let mut refusals = RefusalLog::default();
     while !table.is_stopped() {
         let socket = match listener.accept() {
             Ok((socket, _)) => socket,
@@ -83,37 +88,91 @@ pub fn serve(socket: &OwnedSocket, table: &Arc<impl SharedTable>, partner: Optio
             }
         };
         if let Err(error) = admit(&socket, partner) {
-            tracing::warn!(%error, "refused a connection of another user to the socket of sessions");
+            refusals.log(format_args!("of another user: {error}"));
             continue;
         }
         let Ok(held) = socket.try_clone() else { continue };
-        if connections.all().len() >= CONNECTIONS_MAX {
-            tracing::warn!("too many connections to the socket of sessions");
+        let Some(listed) = ListedConnection::add(&connections, held) else {
+            refusals.log("there are too many");
             continue;
-        }
-        number += 1;
-        connections.all().insert(number, held);
-        let (table, connections) = (Arc::clone(table), Arc::clone(&connections));
+        };
+        let table = Arc::clone(table);
         let thread = std::thread::Builder::new().name("sessions-client".into()).spawn(move || {
+            let _listed = listed;
             let _ = talk(socket, &*table);
-            connections.all().remove(&number);
         });
         if let Err(error) = thread {
-            tracing::warn!(%error, "cannot start a thread for a connection to the socket of sessions");
+            refusals.log(format_args!("cannot start a thread: {error}"));
         }
     }
-    for connection in connections.all().values() {
+    for connection in connections.all().by_number.values() {
         let _ = connection.shutdown(Shutdown::Both);
     }
 }
 
 /// The open connections, which are shut down when the holder stops.
 #[derive(Default)]
-struct SocketConnections(Mutex<HashMap<u64, UnixStream>>);
+struct SocketConnections(Mutex<ConnectionList>);
+
+#[derive(Default)]
+struct ConnectionList {
+    by_number: HashMap<u64, UnixStream>,
+    last_number: u64,
+}
 
 impl SocketConnections {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, UnixStream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, ConnectionList> {
+        lock(&self.0)
+    }
+}
+
+/// A connection in the list, until this is dropped: when its thread ends, or does not start. The
+/// peer would not see the end of a connection that stays in the list.
+struct ListedConnection {
+    connections: Arc<SocketConnections>,
+    number: u64,
+}
+
+impl ListedConnection {
+    /// Adds a connection; `None` when there are too many.
+    fn add(connections: &Arc<SocketConnections>, connection: UnixStream) -> Option<Self> {
+        let mut all = connections.all();
+        if all.by_number.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        all.last_number += 1;
+        let number = all.last_number;
+        all.by_number.insert(number, connection);
+        Some(Self { connections: Arc::clone(connections), number })
+    }
+}
+
+impl Drop for ListedConnection {
+    fn drop(&mut self) {
+        self.connections.all().by_number.remove(&self.number);
+    }
+}
+
+/// The lines of the log about connections that are not answered.
+#[derive(Default)]
+struct RefusalLog {
+    logged: Option<Instant>,
+}
+
+impl RefusalLog {
+    fn log(&mut self, why: impl Display) {
+        if self.is_due(Instant::now()) {
+            tracing::warn!(%why, "a connection to the socket of sessions is refused");
+        }
+    }
+
+    /// Whether a line is due at `now`, which is then the time of the last one.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
+        if is_due {
+            self.logged = Some(now);
+        }
+        is_due
     }
 }
 
@@ -186,5 +245,33 @@ pub fn answer(table: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
             TakenChallenge::Over => LinkReply::Over,
             TakenChallenge::Unknown => LinkReply::No,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn a_connection_without_a_thread_ends_and_makes_way_for_others() {
+        let connections = Arc::new(SocketConnections::default());
+        let add = || {
+            let (here, there) = UnixStream::pair().unwrap();
+            ListedConnection::add(&connections, here).map(|listed| (listed, there))
+        };
+        let mut all: Vec<_> = (0..CONNECTIONS_MAX).map(|_| add().unwrap()).collect();
+        assert!(add().is_none(), "too many");
+        let (listed, mut there) = all.swap_remove(3);
+        drop(listed);
+        assert_eq!(there.read(&mut [0]).unwrap(), 0, "the peer sees the end");
+        assert!(add().is_some());
+    }
+
+    #[test]
+    fn refusals_are_logged_once_a_second() {
+        let (mut log, start) = (RefusalLog::default(), Instant::now());
+        let due = [0, 1, 999, 1000, 1500, 2000].map(|ms| log.is_due(start + Duration::from_millis(ms)));
+        assert_eq!(due, [true, false, false, true, false, true]);
     }
 }
