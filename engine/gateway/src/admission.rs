@@ -12,7 +12,7 @@ use crate::fast_path::{self, PlainAnswer};
 use crate::peer::HttpPeer;
 use crate::proxies::{client_address, client_is_https};
 use crate::refusal::HttpRefusal;
-use crate::reply::{GatewayResponse, allow_origin_of};
+use crate::reply::{GatewayResponse, allow_origin_of, no_capacity};
 use crate::request_head::HeaderFacts;
 use crate::request_log::{LoggedRequest, LoggedResponse, RequestLogEntry};
 use crate::route::{Route, RoutedPath};
@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A request that has not been answered.
+/// A request whose answer is not counted yet.
 #[derive(Debug)]
 pub struct OpenRequest {
     /// The client.
@@ -44,10 +44,10 @@ pub struct OpenRequest {
 /// What has become of a request that was admitted or refused without waiting.
 #[derive(Debug)]
 pub enum Admission {
-    /// It has been answered; with the refusal if there is no capacity to wait for its body.
-    Answered(GatewayResponse, Option<UncountedRefusal>),
-    /// It has to be routed.
-    Open(OpenRequest),
+    /// It has been answered.
+    Answered(GatewayResponse),
+    /// It is answered later: it has to be routed or, if there is an answer, its body has to end.
+    Open(OpenRequest, Option<Box<GatewayResponse>>),
 }
 
 /// Answers a request that arrived at `since`, if it can be answered without waiting. The headers of
@@ -65,7 +65,6 @@ pub fn answer_at_once(
     let peer = client(served, &settings, parts);
     let origin = facts.origin.cloned();
     let refused = UncountedRefusal::new(path.route, parts.version, origin.clone());
-    let waiting = has_body.then(|| refused.clone());
     let entry = RequestLogEntry::of(LoggedRequest::of(parts, path.route), peer, &settings.request_log);
     let request = OpenRequest { peer, path, entry, refused, since };
     let refuse = |refusal| refuse(&settings, parts, path.route, refusal);
@@ -76,7 +75,7 @@ pub fn answer_at_once(
         .or_else(|| limit(state, &settings, peer.address, since).map(refuse));
     if let Some(mut response) = response {
         allow_origin_of(origin, &mut response);
-        return Admission::Answered(request.complete(served, response), waiting);
+        return request.answered(served, response, has_body);
     }
     match fast_path::answer(state, &settings, parts, path, &facts, peer.address) {
         Some(answer) => {
@@ -84,34 +83,49 @@ pub fn answer_at_once(
             let kind = if is_api { RequestKind::Api } else { RequestKind::Proxy };
             state.counters.count_request(kind);
             let response = answer.respond(std::mem::take(&mut parts.headers), origin);
-            Admission::Answered(request.complete(served, response), waiting)
+            request.answered(served, response, has_body)
         }
-        None => Admission::Open(request),
+        None => Admission::Open(request, None),
     }
 }
 
 impl OpenRequest {
-    /// Routes the request.
+    /// Routes the request, unless `made` is its answer.
     pub async fn answer(
         self,
         served: &ServedConnection,
         mut parts: Parts,
         body: RequestBody,
+        made: Option<Box<GatewayResponse>>,
     ) -> GatewayResponse {
-        if let Some(certificate) = &served.certificate {
-            Arc::clone(certificate).add_to(&mut parts);
-        }
-        let response = dispatch::answer(&served.state, self.peer, &parts, self.path, body).await;
+        let response = match made {
+            Some(response) => *response,
+            None => {
+                if let Some(certificate) = &served.certificate {
+                    Arc::clone(certificate).add_to(&mut parts);
+                }
+                dispatch::answer(&served.state, self.peer, &parts, self.path, body).await
+            }
+        };
         self.complete(served, response)
     }
 
-    /// The answer if there is no capacity for another one.
+    /// Refuses the request, because there is no capacity to wait for its answer.
     #[must_use]
-    pub fn refused(&self) -> UncountedRefusal {
-        self.refused.clone()
+    pub fn refuse(self, served: &ServedConnection) -> GatewayResponse {
+        self.complete(served, no_capacity())
     }
 
-    /// Counts and logs the answer, whoever made it.
+    /// Completes a request that was answered without waiting, unless its body has to end first: if
+    /// there is no capacity to wait for that, it gets another answer.
+    fn answered(self, served: &ServedConnection, response: GatewayResponse, has_body: bool) -> Admission {
+        match has_body {
+            true => Admission::Open(self, Some(Box::new(response))),
+            false => Admission::Answered(self.complete(served, response)),
+        }
+    }
+
+    /// Counts and logs the answer, whoever made it. It is the one that the client gets.
     fn complete(self, served: &ServedConnection, response: GatewayResponse) -> GatewayResponse {
         let state = &served.state;
         let settings = state.settings.current();

@@ -31,7 +31,7 @@ pub mod served_connection;
 pub mod stream;
 pub mod target_bytes;
 
-use crate::admission::{self, Admission, answer_at_once};
+use crate::admission::{self, Admission, OpenRequest, answer_at_once};
 use crate::callers::CallerNonce;
 use crate::config::Config;
 use crate::listeners::ListenerKind;
@@ -92,45 +92,31 @@ impl ServedConnection {
         let (mut parts, body) = request.into_parts();
         let version = parts.version;
         let (body, rest) = RequestBody::new(&parts, body, self.settings.limits.closing(), &self.activity);
-        let (admission, rest) = match (answer_at_once(self, &mut parts, rest.is_some(), now), rest) {
-            (Admission::Answered(response, _), None) => return self.at_once(version, response, now),
-            later => later,
+        let (request, made) = match answer_at_once(self, &mut parts, rest.is_some(), now) {
+            Admission::Answered(response) => return self.at_once(version, response, now),
+            Admission::Open(request, made) => (request, made),
         };
-        let (source, refused) = match &admission {
-            Admission::Open(request) => (request.peer.address, Some(request.refused())),
-            Admission::Answered(_, refused) => (self.peer.address, refused.clone()),
-        };
-        let head_len = admission::head_len(&parts);
-        let (has_rest, is_counted) = (rest.is_some(), matches!(admission, Admission::Answered(..)));
-        // The futures of requests are large, and this one is moved.
-        let answered = Box::pin(async move {
+        let (source, head_len) = (request.peer.address, admission::head_len(&parts));
+        let has_rest = rest.is_some();
+        let answer = move |request: OpenRequest| async move {
             let _guard = BugGuard(&self.state);
             let running = RunningRequest::begin(&self.activity);
-            let mut response = match admission {
-                Admission::Answered(response, _) => {
-                    drop(body);
-                    response
-                }
-                Admission::Open(request) => request.answer(self, parts, body).await,
-            };
+            let mut response = request.answer(self, parts, body, made).await;
             if let Some(rest) = rest {
                 discard_rest(&rest, version, &mut response).await;
             }
             self.prepare(version, response).map(|body| ConnectionBody::new(body, running))
-        });
+        };
         // Requests that wait for others count as well: a client may send many on one connection,
         // each with a long head.
         let mut reservation = self.state.answers.reservation(source);
         let limits = self.state.settings.current().limits.answers();
-        let Some(refused) =
-            refused.filter(|_| reservation.add(size_of_val(&*answered) + head_len, limits.bytes).is_err())
-        else {
+        if reservation.add(future_len(&answer) + head_len, limits.bytes).is_ok() {
+            // The futures of requests are large, and this one is moved.
+            let answered = Box::pin(answer(request));
             return ResponseFuture::Later { answered, _reservation: reservation };
-        };
-        let mut response = refused.respond(&self.state);
-        if !is_counted {
-            self.state.counters.count_answer(response.status().as_u16());
         }
+        let mut response = request.refuse(self);
         if has_rest && version < Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -166,6 +152,11 @@ impl ServedConnection {
     fn header_timeout(&self) -> Duration {
         Duration::from_millis(self.settings.limits.header_ms.into())
     }
+}
+
+/// Bytes of the future that `make` returns.
+const fn future_len<A, F>(_make: &impl FnOnce(A) -> F) -> usize {
+    size_of::<F>()
 }
 
 /// Discards what is unread of the body of an answered request. If that is not possible, a
@@ -322,3 +313,6 @@ async fn in_time<T>(
 ) -> Result<T, ConnectionError> {
     Ok(timeout(header_timeout, read).await.map_err(|_| ConnectionError::Late)??)
 }
+
+#[cfg(test)]
+mod tests;
