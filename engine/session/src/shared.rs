@@ -12,8 +12,9 @@
 //! accepted a message. Limits by source hold for each table. A session that is displaced from one
 //! of them ends.
 
-use crate::facts::SessionRefusal;
-use crate::facts::{COUNTERS_SINCE, NewSession, PROTECTED_SINCE, SessionIdentity, SessionKeys};
+use crate::facts::{
+    COUNTERS_SINCE, NewSession, PROTECTED_SINCE, SessionIdentity, SessionKeys, SessionRefusal,
+};
 use crate::link::AnySession;
 use crate::numbers;
 use crate::row::{
@@ -22,6 +23,7 @@ use crate::row::{
 use crate::session::Session;
 use crate::table::SessionTable;
 use crate::traffic::{LiveSession, MessageRejection};
+use handle_daemon::threads::lock;
 use handle_proto::wire::list::Reference;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -65,10 +67,6 @@ pub struct SharedSessions {
     /// Look-ups under way.
     looks: Mutex<usize>,
     look_ended: Condvar,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A turn to look up a number.

@@ -12,16 +12,16 @@
 //! has been idle the longest.
 
 use crate::facts::{NewSession, SessionRefusal};
-
 use crate::session::Session;
 use crate::traffic::LiveSession as _;
 use arc_swap::ArcSwap;
 use handle_auth::source::{self, RequestOrigin, SourceList};
+use handle_daemon::threads::lock;
 use rustc_hash::FxHashMap;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Random numbers that a set-up tries before it fails.
 const TRIES: usize = 8;
@@ -103,10 +103,6 @@ impl SessionShard {
         self.map.store(Arc::new(map));
         result
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The session table of a server.

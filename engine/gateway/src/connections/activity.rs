@@ -1,6 +1,7 @@
 //! The state that the stream of a connection, its requests and its timeouts share.
 
 use crate::answers::WaitingAnswers;
+use handle_daemon::clock::MonotonicClock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +13,8 @@ const HEAD_CAPACITY_KEPT: usize = 2048;
 /// the type `Sync`.
 #[derive(Debug)]
 pub struct ConnectionActivity {
-    started: Instant,
+    /// The time since the connection began.
+    clock: MonotonicClock,
     head_len_max: usize,
     /// Requests that are being answered.
     running: AtomicU32,
@@ -20,7 +22,7 @@ pub struct ConnectionActivity {
     is_writing: AtomicBool,
     /// With HTTP/2, the answers that wait for the client to read.
     pub answers: WaitingAnswers,
-    /// Time since which the connection waits for a request, in milliseconds after `started`.
+    /// Time since which the connection waits for a request, in milliseconds of `clock`.
     idle_since_ms: AtomicU64,
     /// Whether the bytes in `head` belong to a request that hyper has parsed.
     is_head_read: AtomicBool,
@@ -48,7 +50,7 @@ impl RunningRequest {
 impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
-        self.0.idle_since_ms.store(self.0.elapsed_ms(), Ordering::Relaxed);
+        self.0.idle_since_ms.store(self.0.clock.now_ms(), Ordering::Relaxed);
     }
 }
 
@@ -57,7 +59,7 @@ impl ConnectionActivity {
     #[must_use]
     pub fn new(head_len_max: usize) -> Self {
         Self {
-            started: Instant::now(),
+            clock: MonotonicClock::start(),
             head_len_max,
             running: AtomicU32::new(0),
             is_writing: AtomicBool::new(false),
@@ -70,10 +72,6 @@ impl ConnectionActivity {
         }
     }
 
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
     fn head(&self) -> MutexGuard<'_, Vec<u8>> {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,8 +79,7 @@ impl ConnectionActivity {
     /// Records that a request arrived at `now` and has been answered.
     pub fn note_request(&self, now: Instant) {
         self.is_head_read.store(true, Ordering::Relaxed);
-        let since = now.saturating_duration_since(self.started);
-        self.idle_since_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.idle_since_ms.store(self.clock.ms_at(now), Ordering::Relaxed);
     }
 
     /// Whether a request is being answered.
@@ -101,7 +98,7 @@ impl ConnectionActivity {
     pub fn set_writing(&self, is_writing: bool) {
         if self.is_writing.load(Ordering::Relaxed) != is_writing {
             self.is_writing.store(is_writing, Ordering::Relaxed);
-            self.idle_since_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+            self.idle_since_ms.store(self.clock.now_ms(), Ordering::Relaxed);
         }
     }
 
@@ -113,8 +110,9 @@ impl ConnectionActivity {
         if self.is_answering() {
             return Some(now + timeout);
         }
-        let since = Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed));
-        Some(self.started + since + timeout).filter(|deadline| *deadline > now)
+        let since_ms = self.idle_since_ms.load(Ordering::Relaxed);
+        let waited = Duration::from_millis(self.clock.ms_at(now).saturating_sub(since_ms));
+        timeout.checked_sub(waited).filter(|left| !left.is_zero()).map(|left| now + left)
     }
 
     /// Whether more of a head may be read. Otherwise the head is too long.
