@@ -36,8 +36,6 @@ const COOKIE: &str = "__Host-handle-session";
 /// Bytes of a name that stay unencoded in a query.
 const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'/');
 
-/// Form field that allows to leave a record without administrators.
-const ALLOW_ORPHANS: &str = "allow_orphans";
 /// Maximum length of a form of somebody who has not signed in.
 const STRANGER_FORM_LEN: usize = 64 << 10;
 

@@ -7,6 +7,10 @@ use handle_proto::wire::list::{Indexes, Values};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf};
 
+/// Name of the parameter or field of a request that lets a change leave a record without
+/// administrators.
+pub const ALLOW_ORPHANS: &str = "allow_orphans";
+
 /// A change of one record.
 #[derive(Debug)]
 pub struct RecordChange {

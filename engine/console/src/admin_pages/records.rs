@@ -1,13 +1,15 @@
 //! Records: listing, creating, changing, copying and deleting them.
 
 use super::form::{self, ValueChanges};
-use super::{ALLOW_ORPHANS, AdminRequest, copyable, encoded, error, operand};
+use super::{AdminRequest, copyable, encoded, error, operand};
 use crate::host::{ConsoleHost, ServiceFailure};
 use crate::pages::admin::{AdminNotice, EditPage, ListPage, ListedHandle, ValueRow};
 use crate::pages::shell_quoted;
 use crate::parameters::Parameters;
 use crate::reply::{ConsoleResponse, plain};
-use handle_client::administration::record_change::{ChangeKind, ChangeOutcome, RecordChange, carry_out};
+use handle_client::administration::record_change::{
+    ALLOW_ORPHANS, ChangeKind, ChangeOutcome, RecordChange, carry_out,
+};
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
 use handle_proto::json::value_to_json;
 use handle_proto::name::PREFIX_RECORDS;

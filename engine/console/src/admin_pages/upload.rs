@@ -1,11 +1,12 @@
 //! Upload of many records as CSV or JSON lines.
 
-use super::{ALLOW_ORPHANS, AdminRequest, copyable, error};
+use super::{AdminRequest, copyable, error};
 use crate::host::{ConsoleHost, ServiceFailure, UploadFailure, UploadMode, UploadRecord};
 use crate::pages::admin::{AdminNotice, UploadPage};
 use crate::parameters::Parameters;
 use crate::reply::{ConsoleResponse, guard, response};
 use handle_client::administration::ClientIdentity;
+use handle_client::administration::record_change::ALLOW_ORPHANS;
 use handle_formats::input::{
     CsvError, CsvRow, CsvTable, InputEntry, InputForm, InputPosition, InputReader, InputStream, JsonObjects,
 };

@@ -16,16 +16,15 @@ use crate::connections::request_body::RequestBody;
 use crate::reply::GatewayResponse;
 use crate::state::GatewayState;
 use crate::target;
-use handle_client::administration::record_change::{ChangeKind, ChangeOutcome, RecordChange, carry_out};
+use handle_client::administration::record_change::{
+    ALLOW_ORPHANS, ChangeKind, ChangeOutcome, RecordChange, carry_out,
+};
 use handle_daemon::permits::SourcePermit;
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::{ResponseCode, ValueBuf};
 use hyper::header;
 use hyper::{Method, StatusCode};
 use std::collections::BTreeSet;
-
-/// The parameter of a request that may leave a record without administrators.
-pub(crate) const ALLOW_ORPHANS: &str = "allow_orphans";
 
 /// Carries out a `PUT` or `DELETE`.
 pub async fn change(
@@ -166,7 +165,7 @@ async fn read_change(
     }
     let mints = parameters.flag("mintNewSuffix").unwrap_or_default();
     let kind = if index_texts.is_empty() {
-        guard.keeps_admins = !parameters.flag("allow_orphans").unwrap_or_default();
+        guard.keeps_admins = !parameters.flag(ALLOW_ORPHANS).unwrap_or_default();
         ChangeKind::Put { values, mints }
     } else {
         ChangeKind::PutValues(values)

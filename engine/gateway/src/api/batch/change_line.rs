@@ -1,8 +1,8 @@
 //! A line of a batch: one change of one record, as JSON.
 
-use crate::api::change::ALLOW_ORPHANS;
 use crate::api::json_input::{self, values_of};
 use crate::api::request::ApiRefusal;
+use handle_client::administration::record_change::ALLOW_ORPHANS;
 use handle_daemon::clock::now_unix_s;
 use handle_formats::batch::BatchOperation;
 use handle_formats::exact::ExactEntry;
