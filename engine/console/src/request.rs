@@ -9,8 +9,8 @@ use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use std::net::IpAddr;
 
-/// A request, and the settings in force.
-#[derive(Clone, Copy, Debug)]
+/// A request, and the settings in force. It has no `Debug`: a cookie has the id of the session.
+#[derive(Clone, Copy)]
 pub struct ConsoleRequest<'r> {
     /// Its head.
     pub parts: &'r Parts,
