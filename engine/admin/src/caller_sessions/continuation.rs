@@ -4,13 +4,26 @@
 use super::{CallerIdentity, CallerSession, CallerSessions, NonceStart, ProvenKey};
 use crate::proof_fields::{put_bytes, put_count, put_ms, take_bytes, take_count, take_ms};
 use handle_auth::Digest;
+use handle_local::callers::NONCE_START_LEN;
 use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY};
 use zeroize::Zeroizing;
 
 /// The types of values that prove identities.
 const KINDS: [&[u8]; 2] = [PUBLIC_KEY, SECRET_KEY];
+/// Bytes of a start of nonces without its used nonces: itself, two times and a number.
+const START_LEN: usize = NONCE_START_LEN + 2 * 8 + 4;
+/// Most bytes of a session without the name of its identity: the id and the secret, the length of
+/// the name and the index, six times, and the kind, the index and the digest of the key.
+const SESSION_LEN: usize = 16 + 32 + 2 * 4 + 6 * 8 + (1 + 4 + 4 + 32);
 
 impl CallerSessions {
+    /// Most bytes that [`encode`](Self::encode) appends.
+    pub(crate) fn encoded_len_max(&self) -> usize {
+        let starts = self.starts.iter().map(|start| START_LEN + start.used.len() * NONCE_START_LEN);
+        let sessions = self.sessions.values().map(|session| SESSION_LEN + session.identity.0.len());
+        2 * 4 + starts.chain(sessions).sum::<usize>()
+    }
+
     /// Appends all sessions and starts of nonces.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_count(out, self.starts.len());
@@ -132,6 +145,8 @@ mod tests {
         assert!(table.take(&[[5; 16], [6; 16]].concat(), &LIMITS, 0));
         let mut bytes = Vec::new();
         table.encode(&mut bytes);
+        let unused = table.encoded_len_max().checked_sub(bytes.len());
+        assert!(unused.is_some_and(|len| len <= 2 * (4 + 4 + 32)), "all but keys: {unused:?}");
         let mut next = CallerSessions::new(true);
         let mut rest = &bytes[..];
         next.continue_with(&mut rest).unwrap();

@@ -19,10 +19,10 @@ use zeroize::Zeroizing;
 
 /// The version of the form of proofs.
 const PROOFS_VERSION: u8 = 1;
-/// About the bytes of an open challenge without its request.
+/// At least the bytes of an open challenge without its request.
 const CHALLENGE_LEN: usize = 128;
-/// About the bytes of a session of a caller.
-const CALLER_SESSION_LEN: usize = 512;
+/// Bytes of the version, the time and the number of challenges.
+const PROOFS_HEAD_LEN: usize = 1 + 8 + 4;
 
 /// State of all proofs of identities.
 #[derive(Debug)]
@@ -126,9 +126,10 @@ impl Authenticator {
             None => self.challenges().all_waiting(),
         };
         let len: usize = challenges.iter().map(|it| it.challenge.request.len() + CHALLENGE_LEN).sum();
-        // It should not have to grow, because that leaves a copy of secrets in freed memory.
-        let sessions_len = self.caller_sessions().count() * CALLER_SESSION_LEN;
-        let mut out = Zeroizing::new(Vec::with_capacity(len + sessions_len + (1 << 16)));
+        let sessions = self.caller_sessions();
+        // It must not grow, because that leaves a copy of secrets in freed memory.
+        let len_max = PROOFS_HEAD_LEN + len + sessions.encoded_len_max();
+        let mut out = Zeroizing::new(Vec::with_capacity(len_max));
         out.push(PROOFS_VERSION);
         put_ms(&mut out, self.now_ms());
         put_count(&mut out, challenges.len());
@@ -144,7 +145,8 @@ impl Authenticator {
             challenge.encode(&mut text);
             put_bytes(&mut out, &text);
         }
-        self.caller_sessions().encode(&mut out);
+        sessions.encode(&mut out);
+        debug_assert!(out.len() <= len_max, "it has grown");
         out
     }
 
