@@ -58,8 +58,9 @@ impl Forwarder {
             identities: config.identities,
             queue: ForwardQueue::default(),
             permits: ForwardPermits::new(config, jobs_count),
-            // Sending and receiving each have the timeout.
-            breaker: CircuitBreaker::new(1, backoff, 2 * timeout),
+            // Each step of an attempt has the timeout: sending and receiving on the kept connection
+            // and, if that has ended, connecting, sending and receiving on a new one.
+            breaker: CircuitBreaker::new(1, backoff, 5 * timeout),
             counts: ForwardCounts::default(),
         })
     }
