@@ -110,10 +110,8 @@ struct MetricsReading<'s> {
     service: &'s AdminService,
     counters: &'s AdminCounters,
     store: StoreStats,
-    /// Durable commits, and changes in them.
     commits: CommitCounts,
     challenges: ChallengeCounts,
-    /// Units of costly work done, requests refused, and requests waiting.
     costly: CostlyCounts,
     disks: Vec<DiskSpace>,
 }

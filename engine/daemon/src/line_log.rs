@@ -62,7 +62,8 @@ pub struct LineLog<E> {
 pub struct LineCounts {
     /// Lines that were written.
     pub written: u64,
-    /// Lines that were lost: the file could not be written, or the queue was full.
+    /// Lines that could not be written. Entries that [`LineLog::push`] refused are not among them:
+    /// whoever pushes counts these.
     pub lost: u64,
 }
 

@@ -286,7 +286,7 @@ impl RequestLog {
         self.lines.reopen();
     }
 
-    /// Number of lines so far.
+    /// Number of lines so far. Entries that did not fit into the queue are among those lost.
     #[must_use]
     pub fn counts(&self) -> LineCounts {
         let LineCounts { written, lost } = self.lines.counts();

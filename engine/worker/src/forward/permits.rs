@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The permits of requests that are being forwarded or wait to be. Only threads of the slow path
-/// lock this table.
+/// The permits of requests that are being forwarded or wait to be. No worker locks this table: the
+/// threads of the slow path do, and those that make metrics and the status, to count the permits.
 #[derive(Debug)]
 pub(crate) struct ForwardPermits {
     all: Permits<ForwardSource>,

@@ -163,8 +163,8 @@ impl ForwardThread {
     fn begin(&mut self, forward: &Forwarder, frame: &[u8]) -> io::Result<(LocalClient, Answer)> {
         if let Some(lane) = self.lane.take() {
             match begin_on(lane, frame) {
-                // `handle-admin` may have been restarted since. Its challenges are then gone, so no
-                // operation can be executed twice.
+                // `handle-admin` may have been restarted since. No operation is executed twice: its
+                // challenge is taken first, and only open challenges survive the restart.
                 Err(error) if !is_too_slow(&error) => {}
                 begun => return begun,
             }

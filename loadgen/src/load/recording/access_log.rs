@@ -41,12 +41,12 @@ pub fn read(input: impl BufRead) -> io::Result<Recording> {
 fn request(line: &[u8]) -> Option<RecordedRequest> {
     match line.first()? {
         b'{' => of_json(line),
-        _ => of_handle_worker(line).or_else(|| of_web_server(line)),
+        _ => of_handle_server(line).or_else(|| of_web_server(line)),
     }
 }
 
 /// A line of a handle server.
-fn of_handle_worker(line: &[u8]) -> Option<RecordedRequest> {
+fn of_handle_server(line: &[u8]) -> Option<RecordedRequest> {
     let (before, rest) = split(line, b" \"")?;
     let (time, rest) = split(rest, b"\" ")?;
     let (_, interface) = split(before, b" ")?;
