@@ -211,10 +211,17 @@ fn status(shared: &AdminState) -> Value {
         },
         "mirrors": mirrors(service),
         "mirror": shared.mirror.as_ref().map(Mirror::status),
+        "promotion_refusal": promotion_refusal(shared),
         "mirror_lease": shared.mirror.as_ref().and_then(Mirror::lease),
         "pulls": shared.pulls.status(),
         "signs": service.sealer.key().map(|key| format!("{:?}", key.public())),
     })
+}
+
+/// Why a mirror that follows could not change its site record when it is promoted, if it could not.
+fn promotion_refusal(shared: &AdminState) -> Option<String> {
+    shared.mirror.as_ref()?.primaries()?;
+    promote::site_refusal(&shared.config().site).map(|refusal| refusal.to_string())
 }
 
 /// The receivers of streams, and their progress.

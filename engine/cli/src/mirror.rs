@@ -23,8 +23,8 @@ enum Command {
     #[command(after_help = "Example:
   hdl mirror status --socket /srv/handle/run/handle-admin.sock
 
-Exit codes: 0 every primary is followed, 1 a primary is not followed or has other homed prefixes, or
-this is not a mirror.")]
+Exit codes: 0 every primary is followed, 1 a primary is not followed or has other homed prefixes, this
+is not a mirror, or its site record cannot be changed, as a promotion would.")]
     Status(StatusArgs),
     Compare(compare::CompareArgs),
     /// Make a mirror the primary: it accepts changes from now on.
@@ -84,8 +84,12 @@ fn status(args: &StatusArgs) -> anyhow::Result<ExitOutcome> {
     } else {
         primaries.iter().for_each(show);
     }
+    let refusal = status["promotion_refusal"].as_str();
+    if let Some(refusal) = refusal {
+        eprintln!("hdl: a promotion would be refused: {refusal}");
+    }
     let is_equal = |one: &Json| one["homed_differences"].as_u64().unwrap_or(0) == 0;
-    let is_good = primaries.iter().all(|one| is_followed(one) && is_equal(one));
+    let is_good = refusal.is_none() && primaries.iter().all(|one| is_followed(one) && is_equal(one));
     Ok(if is_good { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 

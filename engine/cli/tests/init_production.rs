@@ -117,7 +117,10 @@ fn each_process_gets_its_own_files_and_all_may_read_the_set() {
     for (name, owner, group, mode) in [
         ("", 0, sets, 0o750),
         ("handled.toml", 0, sets, 0o640),
-        ("siteinfo.json", 0, sets, 0o640),
+        // A promoted mirror replaces it, for which `handle-admin` needs the directory.
+        ("site", admin, sets, 0o750),
+        ("site/siteinfo.json", admin, sets, 0o640),
+        ("siteinfo.json", admin, sets, 0o640),
         ("certificate.pem", 0, sets, 0o640),
         ("admin-private.bin", 0, 0, 0o600),
         ("server-private.bin", admin, sets, 0o600),

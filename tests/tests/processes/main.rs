@@ -81,6 +81,7 @@ mod live;
 mod lookup_sessions;
 mod metrics;
 mod mirroring;
+mod mirroring_accounts;
 mod mirroring_clocks;
 mod mirroring_compared;
 mod mirroring_homed;

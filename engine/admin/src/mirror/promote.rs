@@ -4,6 +4,7 @@ use super::position::MirrorPosition;
 use handle_daemon::privileges::is_root;
 use handle_daemon::site::{SiteError, SiteRecord};
 use handle_store::{Store, StoreError};
+use rustix::fs::{Access, access};
 use serde::Serialize;
 use serde_json::Value as Json;
 use std::fmt;
@@ -39,7 +40,18 @@ impl fmt::Display for PromotionError {
                 "not all records of the primary {name} are here, or some are older than others: wait for the end \
                  of its dump, or promote with --force"
             ),
-            Self::Site(path, error) => write!(f, "cannot change the site record {}: {error}", path.display()),
+            Self::Site(path, error) => {
+                write!(f, "cannot change the site record {}: {error}", path.display())?;
+                match error.kind() {
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => write!(
+                        f,
+                        "; the new one is written beside it, so the user of handle-admin has to be allowed to write to \
+                         {}",
+                        directory_of(path).display()
+                    ),
+                    _ => Ok(()),
+                }
+            }
             Self::SitePending(path, error) => write!(
                 f,
                 "the mirror is promoted, but its site record {} cannot be changed: {error}; start handle-admin again \
@@ -163,7 +175,7 @@ pub fn promote(
         }
         Ok(())
     })?;
-    next_site.persist().map_err(|error| PromotionError::SitePending(site.to_owned(), error))?;
+    next_site.persist()?;
     clear_pending(store)?;
     Ok(Promotion { last_transaction, primaries, site_serial })
 }
@@ -177,10 +189,20 @@ pub fn complete_promotion(store: &Store, site: &Path) -> Result<bool, PromotionE
     if !stored_positions(store)?.iter().any(|(_, position)| position.site_is_pending) {
         return Ok(false);
     }
-    let failed = |error| PromotionError::SitePending(site.to_owned(), error);
-    NextSite::prepare(site)?.persist().map_err(failed)?;
+    NextSite::prepare(site)?.persist()?;
     clear_pending(store)?;
     Ok(true)
+}
+
+/// Why a promotion could not change the site record at `path`, if it could not.
+#[must_use]
+pub fn site_refusal(path: &Path) -> Option<PromotionError> {
+    let real = match path.canonicalize() {
+        Ok(real) => real,
+        Err(error) => return Some(PromotionError::Site(path.to_owned(), error)),
+    };
+    let allowed = access(directory_of(&real), Access::WRITE_OK | Access::EXEC_OK);
+    allowed.err().map(|error| PromotionError::Site(real, error.into()))
 }
 
 fn stored_positions(store: &Store) -> Result<Vec<(String, MirrorPosition)>, StoreError> {
@@ -203,6 +225,8 @@ fn clear_pending(store: &Store) -> Result<(), StoreError> {
 
 /// The site record as that of a primary site, beside the present one.
 struct NextSite {
+    /// The file itself, whatever links lead to it: `handle-admin` may be allowed to write to its
+    /// directory only.
     path: PathBuf,
     /// Its serial number.
     serial: i64,
@@ -215,13 +239,14 @@ impl NextSite {
     /// Writes the site record at `path` as that of a primary site, with the next serial number,
     /// beside it.
     fn prepare(path: &Path) -> Result<Self, PromotionError> {
-        let failed = |error| PromotionError::Site(path.to_owned(), error);
-        let invalid = |why: String| PromotionError::SiteContent(path.to_owned(), why);
+        let path = &path.canonicalize().map_err(|error| PromotionError::Site(path.to_owned(), error))?;
+        let failed = |error| PromotionError::Site(path.clone(), error);
+        let invalid = |why: String| PromotionError::SiteContent(path.clone(), why);
         let text = std::fs::read_to_string(path).map_err(failed)?;
         let mut json: Json = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
         let serial = json.get("serialNumber").and_then(Json::as_i64).unwrap_or(0);
         if json.get("primarySite") == Some(&Json::Bool(true)) {
-            return Ok(Self { path: path.to_owned(), serial, file: None });
+            return Ok(Self { path: path.clone(), serial, file: None });
         }
         let serial = if (0..i64::from(i16::MAX)).contains(&serial) { serial + 1 } else { 1 };
         json["primarySite"] = Json::Bool(true);
@@ -241,14 +266,20 @@ impl NextSite {
             fchown(file.as_file(), Some(present.uid()), Some(present.gid())).map_err(failed)?;
         }
         file.as_file().sync_all().map_err(failed)?;
-        Ok(Self { path: path.to_owned(), serial, file: Some(file) })
+        Ok(Self { path: path.clone(), serial, file: Some(file) })
     }
 
     /// Lets it take the place of the present one, durably.
-    fn persist(self) -> io::Result<()> {
-        let Some(file) = self.file else { return Ok(()) };
-        file.persist(&self.path).map_err(|error| error.error)?;
-        std::fs::File::open(directory_of(&self.path))?.sync_all()
+    ///
+    /// # Errors
+    /// [`PromotionError::SitePending`], when it cannot.
+    fn persist(self) -> Result<(), PromotionError> {
+        let Self { path, file: Some(file), .. } = self else { return Ok(()) };
+        let persisted = file
+            .persist(&path)
+            .map_err(|error| error.error)
+            .and_then(|_| std::fs::File::open(directory_of(&path))?.sync_all());
+        persisted.map_err(|error| PromotionError::SitePending(path, error))
     }
 }
 
@@ -282,5 +313,22 @@ mod tests {
         assert_eq!(make_primary(&path).unwrap(), 8, "nothing changes any more");
         std::fs::write(&path, "{").unwrap();
         assert!(matches!(make_primary(&path), Err(PromotionError::SiteContent(..))));
+    }
+
+    #[test]
+    fn a_link_to_the_site_record_stays_and_what_it_names_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (link, own) = (directory.path().join("siteinfo.json"), directory.path().join("site"));
+        std::fs::create_dir(&own).unwrap();
+        std::fs::write(own.join("siteinfo.json"), SITE).unwrap();
+        std::os::unix::fs::symlink("site/siteinfo.json", &link).unwrap();
+        assert!(site_refusal(&link).is_none());
+        let next = NextSite::prepare(&link).unwrap();
+        assert_eq!(std::fs::read_dir(&own).unwrap().count(), 2, "the new one is beside the file itself");
+        next.persist().unwrap();
+        assert!(link.is_symlink() && !own.join("siteinfo.json").is_symlink());
+        assert!(SiteRecord::read(&link, None).unwrap().is_primary());
+        std::fs::remove_file(own.join("siteinfo.json")).unwrap();
+        assert!(matches!(site_refusal(&link), Some(PromotionError::Site(..))));
     }
 }

@@ -11,6 +11,10 @@ use std::path::Path;
 
 /// The group that may read sets and connect to the socket of `handle-admin`, in units and packages.
 const SET_GROUP: &str = "handle-sets";
+/// The site record.
+pub(super) const SITE_FILE: &str = "siteinfo.json";
+/// The directory of the site record, if `handle-admin` may write to no other.
+pub(super) const SITE_DIRECTORY: &str = "site";
 /// Mode of the set: its group, which new layers get too, reads it.
 const SET_MODE: u32 = 0o2750;
 /// Mode of the directory, and of the files in it that no account owns.
@@ -114,12 +118,16 @@ impl FileOwners {
                             give_all(&path, admin, sets)?;
                             give_one(&path, admin, sets, Some(SET_MODE))?;
                         }
+                        SITE_DIRECTORY => {
+                            give_one(&path, admin, sets, Some(DIRECTORY_MODE))?;
+                            give_one(&path.join(SITE_FILE), admin, sets, Some(FILE_MODE))?;
+                        }
                         "log" => give_all(&path, admin, sets)?,
                         "store.redb" | SERVER_KEY_FILE => give_one(&path, admin, sets, None)?,
                         HANDLED_KEY_FILE => give_one(&path, handled, sets, None)?,
                         KEY_FILE => give_one(&path, gateway, sets, None)?,
-                        // It stays that of root.
-                        "admin-private.bin" => {}
+                        // They stay those of root; the latter is a link.
+                        "admin-private.bin" | SITE_FILE => {}
                         _ => give_one(&path, 0, sets, Some(FILE_MODE))?,
                     }
                 }

@@ -1,7 +1,7 @@
 //! A new service in a directory: keys, site record, certificate, configuration, store, first set,
 //! and the archive for a registry.
 
-use super::accounts::{HANDLED_KEY_FILE, ProcessAccounts, SERVER_KEY_FILE};
+use super::accounts::{HANDLED_KEY_FILE, ProcessAccounts, SERVER_KEY_FILE, SITE_DIRECTORY, SITE_FILE};
 use super::{certificate, config, production, site};
 use crate::key;
 use anyhow::{Context as _, bail};
@@ -22,7 +22,7 @@ use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_store::{Store, StoreConfig};
 use std::fs::Permissions;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 /// The customary indexes of the administrator's key and secret, and of the values that name the
@@ -116,8 +116,7 @@ fn write_site(new: &NewService<'_>, server_public: &[u8], admin_public: &[u8]) -
         description: new.description,
         public_key: server_public,
     });
-    let json = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&site.view()))?);
-    key::create(&new.directory.join("siteinfo.json"), json.as_bytes())?;
+    write_site_record(new.directory, &site, new.accounts)?;
     let bundle = bundle::archive(site.as_bytes(), admin_public, &new.contact)?;
     key::create(&new.directory.join("sitebndl.zip"), &bundle)?;
     Ok(site)
@@ -202,6 +201,26 @@ pub(super) fn write_server_key(
         create_secret_file(&directory.join(HANDLED_KEY_FILE), key)?;
     }
     Ok(())
+}
+
+/// Writes the site record. `handle-admin` replaces it when a mirror is promoted: if its account may
+/// not write to the directory, the record is in one of its own, and a link has the usual name.
+pub(super) fn write_site_record(
+    directory: &Path,
+    site: &SiteBuf,
+    accounts: ProcessAccounts,
+) -> anyhow::Result<()> {
+    let json = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&site.view()))?);
+    let path = directory.join(SITE_FILE);
+    if accounts == ProcessAccounts::Shared {
+        return key::create(&path, json.as_bytes());
+    }
+    let own = directory.join(SITE_DIRECTORY);
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&own);
+    made.with_context(|| format!("cannot create {}", own.display()))?;
+    key::create(&own.join(SITE_FILE), json.as_bytes())?;
+    symlink(Path::new(SITE_DIRECTORY).join(SITE_FILE), &path)
+        .with_context(|| format!("cannot create {}", path.display()))
 }
 
 /// Administrators may read and write it, and nobody else.

@@ -7,7 +7,7 @@ mod settings;
 
 use super::accounts::ProcessAccounts;
 use super::config::{GATEWAY_PORT, metrics_address};
-use super::new_service::{MEMORY, check_empty, make_directory, write_server_key};
+use super::new_service::{MEMORY, check_empty, make_directory, write_server_key, write_site_record};
 use super::{Args, certificate, production};
 use crate::secret::{self, SecretArgument};
 use crate::{ExitOutcome, key, output};
@@ -20,7 +20,6 @@ use handle_formats::dct::DctSettings;
 use handle_proto::Handle;
 use handle_proto::data::SiteBuf;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
-use handle_proto::json::site_to_json;
 use handle_store::{Store, StoreConfig};
 use serde_json::{Value as Json, json};
 use settings::TranslatedSettings;
@@ -94,8 +93,7 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
         let contact = args.contact.contact().or(BundleContact::of_settings(&adopted.contact));
         key::create(&path("sitebndl.zip"), &bundle::archive(layout.site.as_bytes(), public, &contact)?)?;
     }
-    let site = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&layout.site.view()))?);
-    key::create(&path("siteinfo.json"), site.as_bytes())?;
+    write_site_record(&args.directory, &layout.site, accounts)?;
     if let Some(root) = &root {
         key::create(&path("bootstrap_handles"), root)?;
     }
