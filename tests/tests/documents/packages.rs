@@ -33,6 +33,11 @@ fn assets(settings: &toml::Table) -> Vec<(&str, &str)> {
     assets.map(|asset| (asset[0].as_str().unwrap(), asset[1].as_str().unwrap())).collect()
 }
 
+/// Where the unit of a program is, if it has one.
+fn unit_of(program: &str) -> PathBuf {
+    root().join(format!("docs/operations/{program}.service"))
+}
+
 #[test]
 fn every_program_is_in_one_package_with_manual_completions_and_unit() {
     let packages = packages();
@@ -52,8 +57,8 @@ fn every_program_is_in_one_package_with_manual_completions_and_unit() {
         {
             assert!(has(&completions), "{program}: {completions}");
         }
+        let is_service = unit_of(program).exists();
         let unit = format!("docs/operations/{program}.service");
-        let is_service = root().join(&unit).exists();
         assert_eq!(has(&unit), is_service, "{program}: unit");
         if is_service {
             // Its maintainer scripts find the unit by the name of the package.
@@ -65,6 +70,32 @@ fn every_program_is_in_one_package_with_manual_completions_and_unit() {
             );
         }
     }
+}
+
+/// systemd gives such a directory, with all that is in it, to the user of the unit that starts.
+#[test]
+fn no_two_units_have_the_same_directory_and_the_group_reads_those_of_sets() {
+    let mut units_of = BTreeMap::<(String, String), Vec<&str>>::new();
+    let units = PROGRAMS.iter().filter(|(program, _)| unit_of(program).exists());
+    for &(program, _) in units {
+        let text = std::fs::read_to_string(unit_of(program)).unwrap();
+        let setting = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        for place in ["StateDirectory", "RuntimeDirectory", "LogsDirectory"] {
+            for name in setting(place).unwrap_or_default().split(' ').filter(|name| !name.is_empty()) {
+                units_of.entry((place.to_owned(), name.to_owned())).or_default().push(program);
+            }
+        }
+        if ["handle-admin", "handle-fetch"].contains(&program) {
+            assert_eq!(setting("Group"), Some("handle-sets"), "{program}");
+            assert_eq!(setting("StateDirectoryMode"), Some("0750"), "{program}");
+            let (_, set) = text.split_once("irectory = \"/var/lib/").unwrap();
+            let (parent, _) = set.split_once("/snapshot\"").unwrap();
+            let own = setting("StateDirectory").unwrap().split(' ').any(|name| name == parent);
+            assert!(own, "{program}: /var/lib/{parent} is a directory of the unit");
+        }
+    }
+    assert!(units_of.len() > 10, "{units_of:?}");
+    assert!(units_of.values().all(|units| units.len() == 1), "{units_of:?}");
 }
 
 #[test]
