@@ -40,7 +40,7 @@ pub(super) fn show(args: &Args, prefix: &str, address: IpAddr, units: &SystemdUn
         println!("  systemctl enable --now handle-admin handled handle-gateway");
     } else {
         println!("start all three, each as a unit (--systemd writes them) or in a terminal of its own:");
-        // They refuse to run as root, and the units have this account.
+        // They refuse to run as root, and the directory is that of this account.
         let user = if gives { " --user handled".to_owned() } else { args.production.user_option() };
         for program in ["handle-admin", "handled", "handle-gateway"] {
             println!("  {program} --config {}{user}", path(&format!("{program}.toml")));
