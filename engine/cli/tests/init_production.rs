@@ -181,6 +181,11 @@ fn a_new_key_of_the_server_has_the_owners_and_the_modes_of_the_old_one() {
             }
             assert_eq!(facts(&format!("server-private{beside}.bin")), facts("server-private.bin"));
         }
+        // The site record stays where `handle-admin` may replace it, and nothing is left beside it.
+        let is_separate = directory.path() == separate.path();
+        assert_eq!(site.join("siteinfo.json").is_symlink(), is_separate);
+        assert!(!is_separate || site.join("site").read_dir().unwrap().count() == 1);
+        assert!(read(&site.join("siteinfo.json")).contains("\"serialNumber\": 2"));
         // The key of each process is the new one, and only the old file has the old one.
         let new = std::fs::read(site.join("server-private.bin")).unwrap();
         let keys = names().filter(|name| name.starts_with("server-private"));
@@ -188,7 +193,7 @@ fn a_new_key_of_the_server_has_the_owners_and_the_modes_of_the_old_one() {
         assert_ne!(new, old);
         assert_eq!(keys.iter().filter(|key| **key == old).count(), 1);
         assert_eq!(keys.iter().filter(|key| **key == new).count(), keys.len() - 1);
-        assert_eq!(keys.len(), if directory.path() == separate.path() { 3 } else { 2 });
+        assert_eq!(keys.len(), if is_separate { 3 } else { 2 });
     }
 }
 

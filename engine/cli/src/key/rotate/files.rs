@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 /// The end of the name of a file that will take the place of another one.
@@ -37,7 +37,7 @@ pub(super) fn write_like(path: &Path, like: &Path, bytes: &[u8]) -> anyhow::Resu
     // It may be a secret, so the mode of `like` comes after its owner.
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).with_context(failed)?;
-    let given = file.write_all(bytes).with_context(failed).and_then(|()| give_like(&new, like));
+    let given = file.write_all(bytes).with_context(failed).and_then(|()| give_like(&file, &new, like));
     if let Err(error) = given {
         let _ = fs::remove_file(&new);
         return Err(error);
@@ -48,18 +48,21 @@ pub(super) fn write_like(path: &Path, like: &Path, bytes: &[u8]) -> anyhow::Resu
 
 /// Puts a file in the place of another one, with its owner and its mode.
 pub(super) fn take_place(path: &Path, of: &Path) -> anyhow::Result<()> {
-    give_like(path, of)?;
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    give_like(&file, path, of)?;
     fs::rename(path, of).with_context(|| format!("cannot replace {}", of.display()))?;
     sync_directory_of(of)
 }
 
-/// Gives a file to the owner of another one, with its mode.
-fn give_like(path: &Path, like: &Path) -> anyhow::Result<()> {
-    let facts = |path: &Path| path.metadata().with_context(|| format!("cannot read {}", path.display()));
-    let (has, wanted) = (facts(path)?, facts(like)?);
+/// Gives an open file to the owner of another one, with its mode. The owner of the directory may
+/// have put another file at its path, which must not get them.
+fn give_like(file: &File, path: &Path, like: &Path) -> anyhow::Result<()> {
+    let read = |path: &Path| format!("cannot read {}", path.display());
+    let has = file.metadata().with_context(|| read(path))?;
+    let wanted = like.metadata().with_context(|| read(like))?;
     let (uid, gid) = (wanted.uid(), wanted.gid());
     if (has.uid(), has.gid()) != (uid, gid) {
-        chown(path, Some(uid), Some(gid)).with_context(|| {
+        fchown(file, Some(uid), Some(gid)).with_context(|| {
             format!(
                 "cannot give {} to {uid}:{gid}, who owns {}: run it as root",
                 path.display(),
@@ -67,7 +70,7 @@ fn give_like(path: &Path, like: &Path) -> anyhow::Result<()> {
             )
         })?;
     }
-    fs::set_permissions(path, Permissions::from_mode(wanted.mode() & 0o777))
+    file.set_permissions(Permissions::from_mode(wanted.mode() & 0o777))
         .with_context(|| format!("cannot change the mode of {}", path.display()))
 }
 

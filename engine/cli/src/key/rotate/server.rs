@@ -102,12 +102,19 @@ pub(super) fn run(args: &ServerArgs) -> anyhow::Result<()> {
 /// What the registry is sent: the archive, if there is one.
 fn sent(directory: &Path) -> PathBuf {
     let bundle = directory.join(BUNDLE);
-    beside(&if bundle.exists() { bundle } else { directory.join(SITE) }, NEXT)
+    beside(&if bundle.exists() { bundle } else { site_file(directory) }, NEXT)
+}
+
+/// The site record, which is replaced where a link of `hdl init` says that it is.
+fn site_file(directory: &Path) -> PathBuf {
+    let path = directory.join(SITE);
+    path.read_link().map_or(path, |target| directory.join(target))
 }
 
 /// What the files of `directory` will have with the key in `next`.
 fn changes(directory: &Path, next: &Path) -> anyhow::Result<Changes> {
-    let [site, bundle, public] = [SITE, BUNDLE, PUBLIC].map(|name| directory.join(name));
+    let [bundle, public] = [BUNDLE, PUBLIC].map(|name| directory.join(name));
+    let site = site_file(directory);
     let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let key = open_key_file(next, None)?;
     let key = key.view().public().context("an RSA key has its public half")?;
