@@ -3,10 +3,11 @@
 use crate::frame::{self, FrameHeader};
 use crate::kind::LocalKind;
 use handle_daemon::socket::check_listener;
+use rustix::net::{RecvFlags, recv};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
@@ -85,9 +86,19 @@ impl LocalConnection {
         if self.reader.begun.is_some() {
             return Ok(true);
         }
-        tokio::select! {
-            ready = self.reader.from.readable() => ready.map(|()| true),
-            _ = stopping.wait_for(|&stops| stops) => Ok(false),
+        let stream: &UnixStream = self.reader.from.as_ref();
+        // The runtime takes the stream for readable until a read has found nothing, also if the
+        // last frame was all there was.
+        let peek = || Ok(recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).map(drop)?);
+        loop {
+            tokio::select! {
+                ready = stream.readable() => ready?,
+                _ = stopping.wait_for(|&stops| stops) => return Ok(false),
+            }
+            match stream.try_io(Interest::READABLE, peek) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                peeked => return peeked.map(|()| true),
+            }
         }
     }
 
@@ -213,6 +224,32 @@ mod tests {
             far.write_all(&FrameHeader { kind: LocalKind::Forward, len: 10 }.encode()).unwrap();
             let received = timeout(Duration::from_secs(30), connection.reader.receive(100)).await;
             assert_eq!(received.expect("it is given up").unwrap_err().kind(), ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn a_connection_waits_for_its_next_frame_and_is_left_without_losing_any_of_it() {
+        run(async {
+            let (near, far) = UnixStream::pair().unwrap();
+            let mut far = far.into_std().unwrap();
+            let mut connection = LocalConnection::new(near, LocalKind::Forward, None);
+            let (stop, mut stopping) = watch::channel(false);
+            for content in [&b"one"[..], b"two"] {
+                let frame = frame::encode(LocalKind::Forward, 3, |out| out.extend_from_slice(content));
+                far.write_all(&frame).unwrap();
+                assert!(connection.begins(&mut stopping).await.unwrap());
+                assert_eq!(connection.reader.receive(100).await.unwrap()[..], *content);
+                let begun = timeout(Duration::from_millis(50), connection.begins(&mut stopping)).await;
+                assert!(begun.is_err(), "nothing is there: {begun:?}");
+            }
+            stop.send_replace(true);
+            assert!(!connection.begins(&mut stopping).await.unwrap());
+            assert!(connection.into_stream().is_some());
+            let (near, far) = UnixStream::pair().unwrap();
+            drop(far);
+            let closed = LocalConnection::new(near, LocalKind::Forward, None);
+            let (_stop, mut stopping) = watch::channel(false);
+            assert!(closed.begins(&mut stopping).await.unwrap(), "the end is not waited for");
         });
     }
 
