@@ -305,6 +305,7 @@ impl StartedServer {
     /// Starts the other threads.
     fn listen(self) -> anyhow::Result<Server> {
         let Self { mut server, scrapes, control } = self;
+        server.local.iter().for_each(ServedConnections::own_file);
         let Server { helpers, shared, .. } = &mut server;
         if let Some(scrapes) = scrapes {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(shared));
@@ -627,4 +628,35 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
         + config.local.changes_connections;
     builder.max_blocking_threads(requests + 8);
     builder.build().context("cannot start the threads that answer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_process_continues_with_its_local_socket_after_another_has_failed_or_removed_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.socket");
+        let mut config = Config::default();
+        config.local.socket = Some(path.clone());
+        let bind = |left: Option<OwnedFd>| {
+            let local = left.map(|listener| (path.clone(), listener));
+            let mut continuation = Continuation { local, ..Continuation::default() };
+            let rights = local::rights(&config).unwrap();
+            bind_local(&config, rights, &mut continuation).unwrap().unwrap()
+        };
+        let first = bind(None);
+        let left = || Some(first.descriptor().unwrap());
+        // A new process that fails when it has the socket.
+        drop(bind(left()));
+        UnixStream::connect(&path).expect("the socket is as it was");
+        drop(bind(left()));
+        UnixStream::connect(&path).expect("the socket is as it was");
+        std::fs::remove_file(&path).unwrap();
+        let again = bind(left());
+        UnixStream::connect(&path).expect("the socket is bound again");
+        drop(again);
+    }
 }

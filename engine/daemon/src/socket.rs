@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Mode of the file of a socket: connecting requires write permission.
@@ -41,8 +43,8 @@ pub fn bind_for_owner(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// A bound socket. Dropping it removes the file of the socket, unless another process has replaced
-/// it.
+/// A bound socket. Dropping it removes the file of the socket, unless the file belongs to another
+/// process.
 #[derive(Debug)]
 pub struct OwnedSocket {
     listener: UnixListener,
@@ -51,6 +53,24 @@ pub struct OwnedSocket {
     private_socket: PathBuf,
     /// Device and inode number of the file.
     file: (u64, u64),
+    /// Whether the file belongs to this process.
+    owns_file: FileOwnership,
+}
+
+/// Whether the file of a socket belongs to this process.
+#[derive(Clone, Debug)]
+pub struct FileOwnership(Arc<AtomicBool>);
+
+impl FileOwnership {
+    fn new(owns: bool) -> Self {
+        Self(Arc::new(AtomicBool::new(owns)))
+    }
+
+    /// From now on the file belongs to this process, because the one that has bound the socket
+    /// exits.
+    pub fn acquire(&self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 impl OwnedSocket {
@@ -78,10 +98,13 @@ impl OwnedSocket {
         let listener = bind_for_owner(&beside)?;
         listener.set_nonblocking(true)?;
         let file = std::fs::symlink_metadata(&beside)?;
-        Ok(Self { listener, path: path.to_owned(), private_socket: beside, file: (file.dev(), file.ino()) })
+        let (path, file) = (path.to_owned(), (file.dev(), file.ino()));
+        Ok(Self { listener, path, private_socket: beside, file, owns_file: FileOwnership::new(true) })
     }
 
-    /// Continues with `listener`, which another process has bound, and whose file is at `path`.
+    /// Continues with `listener`, which another process has bound, and whose file is at `path`. The
+    /// file belongs to that process, which continues if this one fails, until
+    /// [`FileOwnership::acquire`].
     ///
     /// # Errors
     /// When the file is not there.
@@ -89,13 +112,19 @@ impl OwnedSocket {
         let (listener, file) = (UnixListener::from(listener), std::fs::symlink_metadata(path)?);
         listener.set_nonblocking(true)?;
         let (path, private_socket) = (path.to_owned(), path.to_owned());
-        Ok(Self { listener, path, private_socket, file: (file.dev(), file.ino()) })
+        let (file, owns_file) = ((file.dev(), file.ino()), FileOwnership::new(false));
+        Ok(Self { listener, path, private_socket, file, owns_file })
     }
 
     /// Closes the socket and leaves its file, because another process continues with it.
-    pub fn leave(mut self) {
-        // No file has this number.
-        self.file = (0, 0);
+    pub fn leave(self) {
+        self.owns_file.0.store(false, Ordering::Release);
+    }
+
+    /// Whether the file belongs to this process.
+    #[must_use]
+    pub const fn ownership(&self) -> &FileOwnership {
+        &self.owns_file
     }
 
     /// Moves the socket to its final path, so that clients find this process. Until then they find
@@ -126,6 +155,9 @@ impl OwnedSocket {
 
 impl Drop for OwnedSocket {
     fn drop(&mut self) {
+        if !self.owns_file.0.load(Ordering::Acquire) {
+            return;
+        }
         let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
         for path in [&self.path, &self.private_socket] {
             if std::fs::symlink_metadata(path).is_ok_and(is_ours) {
@@ -207,6 +239,21 @@ mod tests {
         listener.accept().unwrap();
         assert_eq!(bind_for_owner(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(bind_for_owner(&directory.path().join("x".repeat(200))).is_err(), "too long");
+    }
+
+    #[test]
+    fn the_file_of_an_adopted_socket_stays_until_it_belongs_to_this_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let bound = OwnedSocket::bind(&path, false).unwrap().move_into_place().unwrap();
+        let adopt = || OwnedSocket::adopt(bound.listener().try_clone().unwrap().into(), &path);
+        drop(adopt().unwrap());
+        UnixStream::connect(&path).expect("the process that has bound it serves");
+        let adopted = adopt().unwrap();
+        adopted.ownership().acquire();
+        drop(adopted);
+        assert!(!path.exists());
+        assert_eq!(adopt().map(drop).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

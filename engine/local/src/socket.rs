@@ -6,7 +6,7 @@ use crate::frame::{self, FrameError, FrameHeader};
 use crate::kind::LocalKind;
 use crate::refusal::LocalRefusal;
 use anyhow::Context as _;
-use handle_daemon::socket::OwnedSocket;
+use handle_daemon::socket::{FileOwnership, OwnedSocket};
 use handle_daemon::takeover::IdleConnections;
 use handle_daemon::threads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -77,9 +77,15 @@ pub type ResumedConnection = Pin<Box<dyn Future<Output = io::Result<()>> + Send>
 pub struct ServedConnections {
     /// Nothing is sent: each connection has the other end, and so has the accept loop.
     ended: mpsc::Receiver<Infallible>,
+    file: FileOwnership,
 }
 
 impl ServedConnections {
+    /// From now on the file of the socket belongs to this process: no other one continues.
+    pub fn own_file(&self) {
+        self.file.acquire();
+    }
+
     /// Waits until the socket has stopped and no connection is served, for at most `limit`. Returns
     /// whether that is so.
     pub async fn none_left(&mut self, limit: Duration) -> bool {
@@ -141,10 +147,12 @@ impl LocalSocket {
         Self::on(bound, path, config, rights)
     }
 
-    /// Continues with the socket at `path` and the connections of another process.
+    /// Continues with the socket at `path` and the connections of another process. If the file of
+    /// the socket is gone, it is bound again. The file of that process stays if this one fails
+    /// ([`ServedConnections::own_file`]).
     ///
     /// # Errors
-    /// When its file is gone.
+    /// As [`bind`](Self::bind).
     pub fn adopt(
         listener: OwnedFd,
         accepted: Vec<OwnedFd>,
@@ -152,8 +160,9 @@ impl LocalSocket {
         config: &LocalConfig,
         rights: LocalRights,
     ) -> anyhow::Result<Self> {
-        let socket = Self::on(OwnedSocket::adopt(listener, path), path, config, rights)?;
-        Ok(Self { accepted, ..socket })
+        let bind = |_| OwnedSocket::bind(path, false).and_then(OwnedSocket::move_into_place);
+        let adopted = OwnedSocket::adopt(listener, path).or_else(bind);
+        Ok(Self { accepted, ..Self::on(adopted, path, config, rights)? })
     }
 
     fn on(
@@ -211,6 +220,7 @@ impl LocalSocket {
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let Self { socket, admission, idle, accepted } = self;
+        let file = socket.ownership().clone();
         let listener = UnixListener::from_std(socket.listener().try_clone()?)?;
         let mut inherited = Vec::with_capacity(accepted.len());
         for stream in accepted {
@@ -252,7 +262,7 @@ impl LocalSocket {
                 false => drop(socket),
             }
         }));
-        Ok(ServedConnections { ended })
+        Ok(ServedConnections { ended, file })
     }
 }
 
