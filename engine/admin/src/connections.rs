@@ -38,6 +38,9 @@ const INPUT_FREE_LEN: usize = 4096;
 /// has a setting for it, because it answers everybody.
 const UNREAD_MAX: usize = 64 << 20;
 const UNREAD_PER_SOURCE: usize = UNREAD_MAX / 8;
+/// Time that clients get, when another process continues, to complete a request of which a part has
+/// arrived, or to close a connection after its last answer: meanwhile all others wait.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Least time between two lines of the log about connections that cannot be accepted.
 const ACCEPT_LOG_PAUSE: Duration = Duration::from_secs(1);
 
@@ -201,6 +204,16 @@ impl AdminConnections {
         };
         if tokio::time::timeout(timeout, none).await.is_err() {
             tracing::warn!(connections = self.count(), "connections are closed");
+        }
+    }
+
+    /// Completes when another process continues and does not wait any longer for what clients send.
+    async fn is_left(&self) {
+        let mut stopping = self.stopping.clone();
+        drop(stopping.wait_for(|&stops| stops).await);
+        match self.idle.collects() {
+            true => tokio::time::sleep(LEAVE_TIMEOUT).await,
+            false => std::future::pending().await,
         }
     }
 
@@ -560,7 +573,11 @@ async fn arrive(
         }
         Ok(ReadOutcome::Message(message))
     });
-    rest.await.unwrap_or_else(|_| {
+    let arrived = tokio::select! {
+        arrived = rest => arrived,
+        () = held.connections.is_left() => return Ok(ReadOutcome::Nothing),
+    };
+    arrived.unwrap_or_else(|_| {
         held.connections.counters().connections_timed_out.add();
         Ok(ReadOutcome::Bad(LATE))
     })
@@ -631,6 +648,7 @@ async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &ConnectionSlot<'_>
     tokio::select! {
         ended = timeout(ms(tcp.linger_ms), drained) => ended.unwrap_or(Ok(())),
         () = held.evicted.notified() => Ok(()),
+        () = held.connections.is_left() => Ok(()),
     }
 }
 

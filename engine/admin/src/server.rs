@@ -46,10 +46,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Time that connections get to finish when the server stops.
+/// Time that connections get to finish when the server stops: requests that have arrived get their
+/// answers.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that requests get which have begun to arrive, when another process continues: meanwhile its
-/// clients wait.
+/// Time for threads whose connections are closed already, when another process continues.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the last request to give the store back.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -183,7 +183,7 @@ impl Server {
     /// Answers the requests being processed, and ends.
     pub fn stop(self) {
         self.shared.drain();
-        let _ = self.end(GOODBYE_TIMEOUT);
+        let _ = self.end(false);
     }
 
     /// Answers the requests that have been read, and closes the store, for a process that
@@ -192,7 +192,7 @@ impl Server {
     pub fn leave(mut self) -> LeftServer {
         let config = self.shared.config();
         let local = config.local.socket.clone().zip(self.local_listener.take());
-        let shared = self.end(LEAVE_TIMEOUT);
+        let shared = self.end(true);
         let continuation = Continuation {
             local,
             local_connections: shared.local_idle.iter().flat_map(|idle| idle.drain()).collect(),
@@ -210,13 +210,14 @@ impl Server {
         LeftServer { inheritance: continuation.into_inheritance(), is_closed }
     }
 
-    /// Ends all threads. Requests get at most `timeout`.
-    fn end(mut self, timeout: Duration) -> Arc<AdminState> {
+    /// Ends all threads, sooner if another process continues.
+    fn end(mut self, is_continued: bool) -> Arc<AdminState> {
         self.runtime.block_on(async {
+            let timeout = GOODBYE_TIMEOUT;
             tokio::join!(self.shared.connections.none_left(timeout), end_local(self.local.as_mut(), timeout));
         });
         drop(self.helpers);
-        self.runtime.shutdown_timeout(timeout);
+        self.runtime.shutdown_timeout(if is_continued { LEAVE_TIMEOUT } else { GOODBYE_TIMEOUT });
         self.shared.service.audit.summarise();
         self.shared.service.proof.costly().into_iter().for_each(CostlyWork::close);
         if let Some(publishing) = &self.shared.publisher {

@@ -16,7 +16,8 @@ use handle_tests::gateway_server::{GatewayServer, exchange_over_tls};
 use handle_tests::process::{RunningProcess, hdl, program, run, succeed, until};
 use handle_tests::several_admins::SeveralAdmins;
 use serde_json::Value as Json;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Time in which a new process serves after the old one was killed.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that connections get when a process stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time for an answer, in milliseconds: on a machine without other work, 2 seconds.
 const WAIT_MAX_MS: u64 = 10_000;
 
@@ -277,6 +280,24 @@ fn if_the_new_process_fails_before_or_after_the_store_is_closed_the_old_one_cont
     assert_eq!(*counts.failed.lock().unwrap(), Vec::<String>::new());
     service.stop();
     check_created(&counts, &service.admin);
+}
+
+#[test]
+fn a_request_that_does_not_arrive_keeps_others_waiting_for_a_second_at_most() {
+    let mut service = RestartedService::start();
+    // Builds `hdl`.
+    service.restart();
+    let mut silent = TcpStream::connect(service.address).unwrap();
+    silent.write_all(&[2, 11, 0, 0]).unwrap();
+    // Answered after what was sent before.
+    create(&mut native_client(service.address), "TST/AFTER").unwrap();
+    let since = Instant::now();
+    service.restart();
+    assert!(since.elapsed() < STOP_TIMEOUT, "{:?}", since.elapsed());
+    // The process that has received it closes the connection.
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
+    service.stop();
+    assert_eq!(stored(&service.admin, "TST/AFTER"), Some(1));
 }
 
 #[test]
