@@ -210,7 +210,7 @@ impl Server {
         LeftServer { inheritance: continuation.into_inheritance(), is_closed }
     }
 
-    /// Ends all threads, sooner if another process continues.
+    /// Ends all threads. If another process continues, it publishes the remaining changes.
     fn end(mut self, is_continued: bool) -> Arc<AdminState> {
         self.runtime.block_on(async {
             let timeout = GOODBYE_TIMEOUT;
@@ -221,7 +221,10 @@ impl Server {
         self.shared.service.audit.summarise();
         self.shared.service.proof.costly().into_iter().for_each(CostlyWork::close);
         if let Some(publishing) = &self.shared.publisher {
-            publishing.stop();
+            match is_continued {
+                true => publishing.leave(),
+                false => publishing.stop(),
+            }
         }
         self.shared
     }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Prefix of the names of candidate directories.
@@ -31,6 +32,8 @@ pub enum CheckError {
     },
     /// The command did not end in time.
     Timeout(Duration),
+    /// The publisher ends, and the command with it.
+    Stopped,
     /// The command could not be run.
     Io {
         /// The step that failed, as in "cannot start the command".
@@ -50,6 +53,7 @@ impl fmt::Display for CheckError {
             Self::Timeout(after) => {
                 write!(f, "the check of the set did not end within {} s", after.as_secs())
             }
+            Self::Stopped => f.write_str("the publisher ended during the check of the set"),
             Self::Io { doing, error } => write!(f, "the set cannot be checked: cannot {doing}: {error}"),
         }
     }
@@ -58,11 +62,16 @@ impl fmt::Display for CheckError {
 impl core::error::Error for CheckError {}
 
 /// Runs the command, if there is one, to decide whether `candidate`, whose layers are in `dir`, may
-/// go live.
+/// go live. The command is killed when `stops` becomes true.
 ///
 /// # Errors
-/// When the command refuses the set or cannot be run.
-pub(crate) fn ask(config: &CheckConfig, dir: &Path, candidate: &Manifest) -> Result<(), CheckError> {
+/// When the command refuses the set, cannot be run or is killed.
+pub(crate) fn ask(
+    config: &CheckConfig,
+    dir: &Path,
+    candidate: &Manifest,
+    stops: &AtomicBool,
+) -> Result<(), CheckError> {
     let [program, args @ ..] = config.command.as_slice() else { return Ok(()) };
     let io = |doing| move |error| CheckError::Io { doing, error };
     // In the same directory, since hard links do not cross file systems.
@@ -82,9 +91,13 @@ pub(crate) fn ask(config: &CheckConfig, dir: &Path, candidate: &Manifest) -> Res
         if let Some(status) = child.try_wait().map_err(io("wait for the command"))? {
             break status;
         }
-        if Instant::now() >= deadline {
+        let has_stopped = stops.load(Ordering::Relaxed);
+        if has_stopped || Instant::now() >= deadline {
             child.kill().and_then(|()| child.wait()).map_err(io("end the command"))?;
-            return Err(CheckError::Timeout(Duration::from_secs(config.timeout_s)));
+            return Err(match has_stopped {
+                true => CheckError::Stopped,
+                false => CheckError::Timeout(Duration::from_secs(config.timeout_s)),
+            });
         }
         std::thread::sleep(LOOK_INTERVAL);
     };
@@ -142,7 +155,7 @@ mod tests {
     #[test]
     fn the_command_gets_the_candidate_and_decides() {
         let (dir, manifest) = published();
-        let ask = |command: &[&str]| ask(&config(command), dir.path(), &manifest);
+        let ask = |command: &[&str]| ask(&config(command), dir.path(), &manifest, &AtomicBool::new(false));
         ask(&[]).unwrap();
         ask(&["true"]).unwrap();
         let layer = &manifest.layers[0].file;
@@ -161,7 +174,10 @@ mod tests {
     fn a_command_that_does_not_end_is_killed() {
         let (dir, manifest) = published();
         let config = CheckConfig { timeout_s: 0, ..config(&["sh", "-c", "exec sleep 1000"]) };
-        assert!(matches!(ask(&config, dir.path(), &manifest), Err(CheckError::Timeout(_))));
+        let ask = |config: &CheckConfig, stops| ask(config, dir.path(), &manifest, &AtomicBool::new(stops));
+        assert!(matches!(ask(&config, false), Err(CheckError::Timeout(_))));
+        let config = CheckConfig { timeout_s: 1000, ..config };
+        assert!(matches!(ask(&config, true), Err(CheckError::Stopped)));
     }
 
     #[test]

@@ -60,7 +60,10 @@ impl From<SetError> for PublishError {
 
 impl From<CheckError> for PublishError {
     fn from(error: CheckError) -> Self {
-        Self::Check(error)
+        match error {
+            CheckError::Stopped => Self::Stopped,
+            error => Self::Check(error),
+        }
     }
 }
 

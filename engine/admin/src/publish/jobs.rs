@@ -84,7 +84,7 @@ impl<S: Storage> PublishJob<S> {
             JobInput::Rebuild => self.rebuild()?,
         };
         if !self.config.check.command.is_empty() {
-            check::ask(&self.config.check, self.dir()?, &self.alone(&made))?;
+            check::ask(&self.config.check, self.dir()?, &self.alone(&made), &self.control.stop)?;
         }
         Ok(made)
     }

@@ -95,6 +95,8 @@ struct PublisherState {
     status: Mutex<PublishStatus>,
     status_changed: Condvar,
     stop: AtomicBool,
+    /// Whether another process continues to publish.
+    leaves: Arc<AtomicBool>,
     shipping: Option<Arc<ShippingState>>,
     /// The set that machines can fetch.
     notices: Arc<watch::Sender<PublicationNotice>>,
@@ -127,8 +129,10 @@ impl StorePublisher {
         }
         let config = Arc::new(config.clone());
         let changes = Arc::default();
-        let engine =
-            PublisherPlan::new(store.clone(), publisher, config.clone())?.noting(Arc::clone(&changes));
+        let leaves = Arc::<AtomicBool>::default();
+        let engine = PublisherPlan::new(store.clone(), publisher, config.clone())?
+            .noting(Arc::clone(&changes))
+            .until(Arc::clone(&leaves));
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
         let notices = Arc::new(watch::Sender::default());
         let machines = Arc::clone(&notices);
@@ -144,7 +148,7 @@ impl StorePublisher {
         let shipping = SetShipping::start(dir, &config.ship, lease_state.clone(), notify)?;
         let state = shipping.as_ref().map(|shipping| Arc::clone(&shipping.state));
         let shared =
-            Arc::new(PublisherState { shipping: state, notices, changes, ..PublisherState::default() });
+            Arc::new(PublisherState { shipping: state, notices, changes, leaves, ..PublisherState::default() });
         shared.put(engine.status());
         let mut driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         driver.lease = lease_state;
@@ -213,6 +217,14 @@ impl StorePublisher {
     pub fn is_finished(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends as soon as possible, without a last publication, check or shipment: the process that
+    /// continues publishes the remaining changes from the store.
+    pub fn leave(&self) {
+        self.shared.leaves.store(true, Ordering::Relaxed);
+        self.shipping.iter().for_each(|shipping| shipping.state.leave());
+        self.stop();
     }
 
     /// Publishes the remaining changes, ships the last set, releases the lease, and ends.
@@ -403,7 +415,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         for worker in std::mem::take(&mut self.workers) {
             self.finish(worker);
         }
-        while self.leads() && self.publish() {}
+        while !self.shared.leaves.load(Ordering::Relaxed) && self.leads() && self.publish() {}
     }
 
     /// Whether this process may publish now. If it may from now on, it takes over first.
@@ -595,6 +607,10 @@ impl<S: Storage + 'static> PublisherThread<S> {
     /// Publishes the changes; returns whether there were any.
     fn publish(&mut self) -> bool {
         let published = self.engine.publish(now_unix_ms());
+        if matches!(published, Err(PublishError::Stopped)) {
+            // Another process continues.
+            return false;
+        }
         let is_published = self.note(published, true) == Some(true);
         if is_published {
             self.published_at = Some(Instant::now());

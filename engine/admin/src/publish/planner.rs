@@ -18,7 +18,7 @@ use handle_snapshot::set::{SetError, SetErrorKind};
 use handle_snapshot::{HomedPrefixes, LayerOptions, SetPublisher};
 use handle_store::{ChangedRecord, Store, StoreChanges};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 /// Merges of up to this many bytes are small. One small and one large job may run at the same time,
@@ -46,6 +46,8 @@ pub(super) struct PublisherPlan<S: Storage> {
     kept_manifests: Vec<Manifest>,
     counts: PublishCounts,
     changes: Arc<RecentChanges>,
+    /// Whether another process continues, so that checks end.
+    leaves: Arc<AtomicBool>,
 }
 
 /// A job in progress.
@@ -80,6 +82,7 @@ impl<S: Storage> PublisherPlan<S> {
             kept_manifests: kept,
             counts: PublishCounts::default(),
             changes: Arc::default(),
+            leaves: Arc::default(),
         };
         // After the sets were read: another process may have published what it has just changed.
         engine.store.catch_up()?;
@@ -96,6 +99,11 @@ impl<S: Storage> PublisherPlan<S> {
     /// Notes in `changes` what each set changes.
     pub(super) fn noting(self, changes: Arc<RecentChanges>) -> Self {
         Self { changes, ..self }
+    }
+
+    /// Ends checks when `leaves` becomes true.
+    pub(super) fn until(self, leaves: Arc<AtomicBool>) -> Self {
+        Self { leaves, ..self }
     }
 
     /// Notes the handles that the newest set has changed.
@@ -225,7 +233,7 @@ impl<S: Storage> PublisherPlan<S> {
     fn check(&mut self, layers: &[NewLayer], now_unix_ms: u64) -> Result<(), PublishError> {
         if self.config.check.deltas && !self.config.check.command.is_empty() {
             let candidate = self.publisher.candidate(layers, now_unix_ms)?;
-            check::ask(&self.config.check, self.publisher.dir(), &candidate)?;
+            check::ask(&self.config.check, self.publisher.dir(), &candidate, &self.leaves)?;
         }
         Ok(())
     }

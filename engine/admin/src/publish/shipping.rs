@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Most time for shipping the last set when the process stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most time for what is being shipped when another process continues, whose clients wait. That
+/// process ships it again.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state of shipping, as `status` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -95,6 +98,8 @@ struct ShippingInner {
     behind_since: Option<Instant>,
     is_woken: bool,
     stops: bool,
+    /// Whether another process continues, so that nothing more is shipped.
+    leaves: bool,
     has_ended: bool,
 }
 
@@ -129,6 +134,11 @@ impl ShippingState {
         }
         inner.is_woken = true;
         self.wake.notify_all();
+    }
+
+    /// Ships nothing more, because another process continues.
+    pub(super) fn leave(&self) {
+        self.lock().leaves = true;
     }
 
     /// Puts other settings in force.
@@ -216,6 +226,7 @@ impl SetShipping {
             behind_since: None,
             is_woken: false,
             stops: false,
+            leaves: false,
             has_ended: false,
         };
         let state = Arc::new(ShippingState { inner: Mutex::new(inner), wake: Condvar::new() });
@@ -235,11 +246,12 @@ impl SetShipping {
         let mut inner = self.state.lock();
         inner.stops = true;
         self.state.wake.notify_all();
+        let timeout = if inner.leaves { LEAVE_TIMEOUT } else { STOP_TIMEOUT };
         let waits = |inner: &mut ShippingInner| !inner.has_ended && !thread.is_finished();
         let (inner, _) = self
             .state
             .wake
-            .wait_timeout_while(inner, STOP_TIMEOUT, waits)
+            .wait_timeout_while(inner, timeout, waits)
             .unwrap_or_else(PoisonError::into_inner);
         let has_ended = inner.has_ended;
         drop(inner);
@@ -291,11 +303,11 @@ impl ShippingTurns {
         let mut failures = 0_u32;
         state.lock().status.stopped = false;
         while self.epoch() == Some(epoch) {
-            let (stops, config) = {
+            let (stops, leaves, config) = {
                 let inner = state.lock();
-                (inner.stops, inner.config.clone())
+                (inner.stops, inner.leaves, inner.config.clone())
             };
-            if stops && failures > 0 {
+            if leaves || stops && failures > 0 {
                 return;
             }
             follower.set_limits(config.limits());

@@ -739,6 +739,32 @@ fn the_publisher_runs_in_its_own_threads() {
 }
 
 #[test]
+fn a_publisher_whose_work_another_process_continues_does_not_wait_for_its_check() {
+    let setup = PublishSetup::new();
+    let config = PublishConfig { interval_ms: 0, ..setup.config() };
+    drop(setup.engine());
+    let started = setup.dir.path().join("started");
+    let command = format!("touch {}; exec sleep 1000", started.display());
+    let command = ["sh", "-c", &command].map(Into::into).to_vec();
+    let check = CheckConfig { command, deltas: true, timeout_s: 1000 };
+    let slow = PublishConfig { check, ..config.clone() };
+    let publishing = StorePublisher::start(setup.store().clone(), &slow).unwrap();
+    setup.put("1/a", "x");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !started.exists() {
+        assert!(Instant::now() < deadline, "{:?}", publishing.status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    setup.put("1/b", "y");
+    publishing.leave();
+    assert!(Instant::now() < deadline, "it has waited for the check");
+    assert!(!setup.seen().contains_key("1/A"), "what was not checked is not published");
+    let next = StorePublisher::start(setup.store().clone(), &config).unwrap();
+    assert!(next.wait_for(setup.store().last_id(), Duration::from_secs(60)));
+    assert_eq!(setup.seen(), setup.stored());
+}
+
+#[test]
 fn errors_are_reported_until_publishing_works_again() {
     let setup = PublishSetup::new();
     let config = PublishConfig { retry_s: 1, interval_ms: 0, ..setup.config() };
