@@ -81,7 +81,10 @@ impl Succession {
         let report = threads::spawn("restart", move || {
             let report = restart(succession.program.as_ref(), &succession.handover);
             let since = Instant::now();
-            while report["ok"] == false && succession.handover.is_busy() && since.elapsed() < AGAIN_TIMEOUT {
+            let handover = &succession.handover;
+            // Not after another process has taken over, which leaves it busy for ever.
+            let is_coming_back = || handover.is_busy() && !handover.is_done();
+            while report["ok"] == false && is_coming_back() && since.elapsed() < AGAIN_TIMEOUT {
                 std::thread::sleep(LOOK_INTERVAL);
             }
             if let Err(error) = writeln!(client, "{report}") {
