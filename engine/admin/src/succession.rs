@@ -218,6 +218,7 @@ impl Succession {
             }
             Err(error) => {
                 tracing::error!(%error, "the other process does not serve; this process continues");
+                successor.end();
                 HandoverOutcome::Failed(left)
             }
         }

@@ -401,10 +401,10 @@ impl Predecessor {
     /// Whether the old process exits within `timeout`. One for which its parent has not waited yet
     /// has exited as well.
     fn exits_within(&self, timeout: Duration) -> bool {
-        let Some(exit) = &self.exit else { return test_kill_process(self.pid).is_err() };
-        let mut fds = [PollFd::new(exit, PollFlags::IN)];
-        let timeout = Timespec::try_from(timeout).ok();
-        retry_on_intr(|| poll(&mut fds, timeout.as_ref())).is_ok_and(|ready| ready > 0)
+        match &self.exit {
+            Some(exit) => has_exited(exit, timeout),
+            None => test_kill_process(self.pid).is_err(),
+        }
     }
 
     fn complete(&mut self) -> Result<(), OfferError> {
@@ -415,6 +415,13 @@ impl Predecessor {
             serde_json::from_str(&read_line(&mut reader, LINE_TIMEOUT, || false)?)?;
         if answer["ok"] == true { Ok(()) } else { Err(OfferError::Refused(answer["error"].to_string())) }
     }
+}
+
+/// Whether a process exits within `timeout`.
+fn has_exited(process: &OwnedFd, timeout: Duration) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let timeout = Timespec::try_from(timeout).ok();
+    retry_on_intr(|| poll(&mut fds, timeout.as_ref())).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether a process of the user `own` takes sockets from one of the user `peer`: its own user and

@@ -13,9 +13,10 @@
 
 use super::{
     Handover, LINE_TIMEOUT, OfferError, Predecessor, SERVING_TIMEOUT, TakeoverError, TakeoverReply,
-    TakeoverServer, admit, announce, descriptors, read_line, read_offer,
+    TakeoverServer, admit, announce, descriptors, has_exited, read_line, read_offer,
 };
 use crate::readiness;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
@@ -27,8 +28,8 @@ use zeroize::Zeroizing;
 
 /// The line of a new process that is ready.
 const READY: &str = "ready";
-/// Time for the old process to close its file. It answers what it has read within a second or two;
-/// longer takes only a disk that does.
+/// Time for the old process to close its file. It answers what it has read within a second or two,
+/// unless a client does not read, a disk is slow, or the answer needs one of another service.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Most bytes of state: challenged requests take the most.
 const STATE_LEN_MAX: usize = 1 << 30;
@@ -55,6 +56,8 @@ struct InheritanceHeader {
 pub struct Successor {
     stream: UnixStream,
     pid: i32,
+    /// The process; `None` if it is in another namespace of processes.
+    process: Option<OwnedFd>,
 }
 
 /// Offers the sockets to the process behind `client`, and waits until it is ready. `None` if it was
@@ -68,10 +71,11 @@ pub fn offer(
     server: &impl TakeoverServer,
 ) -> io::Result<Option<Successor>> {
     let Some(pid) = admit(client, server)? else { return Ok(None) };
+    let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let ready = announce(client, server).and_then(|()| {
         let line = read_line(reader, SERVING_TIMEOUT, || server.is_draining())?;
         match line.trim() == READY {
-            true => Ok(Successor { stream: client.try_clone()?, pid }),
+            true => Ok(Successor { stream: client.try_clone()?, pid, process }),
             false => Err(ErrorKind::InvalidData.into()),
         }
     });
@@ -107,6 +111,16 @@ impl Successor {
         let _: TakeoverReply = serde_json::from_str(&line)?;
         self.dismissed(handover);
         writeln!(&mut &self.stream, "{}", json!({ "ok": true }))
+    }
+
+    /// Ends the new process, which does not serve in time and may have the file open. This process
+    /// need not be its parent.
+    pub fn end(&self) {
+        let Some(process) = &self.process else { return };
+        // It may have ended by itself.
+        if pidfd_send_signal(process, Signal::KILL).is_ok() && !has_exited(process, LINE_TIMEOUT) {
+            tracing::warn!(pid = self.pid, "the new process does not end");
+        }
     }
 
     /// Notes that the new process is the service from now on.
@@ -228,6 +242,17 @@ mod tests {
             old.join().unwrap().unwrap();
         });
         assert!(sample.handover.is_done());
+    }
+
+    #[test]
+    fn a_new_process_that_does_not_serve_is_ended() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).ok();
+        let successor = Successor { stream: UnixStream::pair().unwrap().0, pid, process };
+        successor.end();
+        assert!(!child.wait().unwrap().success());
+        successor.end();
     }
 
     #[test]
