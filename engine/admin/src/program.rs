@@ -162,7 +162,8 @@ impl Program for AdminProgram {
                     return Ok(());
                 }
                 HandoverOutcome::Failed(left) => {
-                    server = Server::start_again(&in_force, hooks.clone(), left)?;
+                    let is_stopping = || current.is_stopping();
+                    server = Server::start_again(&in_force, hooks.clone(), left, is_stopping)?;
                     tracing::info!(addresses = %listed(server.addresses()), "serving again");
                     hooks.succession.handover.resume();
                 }

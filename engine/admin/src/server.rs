@@ -8,8 +8,9 @@ use crate::index::keep_index;
 use crate::local;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::mirror::Mirror;
+use crate::mirror::primary::open_all;
 use crate::mirror::promote::complete_promotion;
-use crate::publish::{self, StorePublisher, check_set, explain_set};
+use crate::publish::{self, StorePublisher, explain_set};
 use crate::pull::Pulls;
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
@@ -37,7 +38,7 @@ use handle_local::config::LocalRights;
 use handle_local::socket::{LocalSocket, ServedConnections};
 use handle_proto::Handle;
 use handle_session::{SessionEndpoint, SessionRows};
-use handle_source::RecordSources;
+use handle_source::{RecordSources, SourceKind};
 use handle_store::{Store, StoreRecords as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -53,6 +54,8 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the last request to give the store back.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which a process that has to serve again tries to.
+const AGAIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the process looks whether a part has failed.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(1);
 const CLOSE_LOOK_INTERVAL: Duration = Duration::from_millis(2);
@@ -114,23 +117,39 @@ impl Server {
         let source = predecessor.as_mut().map_or(PortSource::Bound, PortSource::Predecessor);
         let ports = BoundPorts::take(config, source)?;
         let prepared = PreparedStart::new(config, ports, predecessor.is_some())?;
-        let Some(mut predecessor) = predecessor else { return prepared.serve(config, hooks, None)?.listen() };
+        let Some(mut predecessor) = predecessor else {
+            let opened = open_service(config)?;
+            return prepared.serve(config, hooks, opened, Continuation::default())?.listen();
+        };
         // What can be wrong is found while the other process serves.
         check_before_inheriting(config)?;
-        let inherited = predecessor.inherit()?.map(Continuation::from_inheritance);
-        let started = prepared.serve(config, hooks, inherited)?;
+        let inherited = predecessor.inherit()?.map(Continuation::from_inheritance).unwrap_or_default();
+        let opened = open_left(config, &inherited)?;
+        let started = prepared.serve(config, hooks, opened, inherited)?;
         predecessor.dismiss()?;
         started.listen()
     }
 
-    /// Starts again in this process, with what another server of it has left.
+    /// Starts again in this process, with what another server of it has left. While a file that it
+    /// needs cannot be used, clients wait, and it is tried again until `is_stopping`.
     ///
     /// # Errors
     /// As for `start`.
-    pub fn start_again(config: &Config, hooks: AdminHooks, left: LeftServer) -> anyhow::Result<Self> {
+    pub fn start_again(
+        config: &Config,
+        hooks: AdminHooks,
+        left: LeftServer,
+        is_stopping: impl Fn() -> bool,
+    ) -> anyhow::Result<Self> {
         let ports = BoundPorts::take(config, PortSource::Left(hooks.succession.handover.withdraw().into()))?;
-        let continuation = Continuation::from_inheritance(left.inheritance);
-        PreparedStart::new(config, ports, false)?.serve(config, hooks, Some(continuation))?.listen()
+        let mut continuation = Continuation::from_inheritance(left.inheritance);
+        let prepared = PreparedStart::new(config, ports, false)?;
+        let opened = open_again(config, &continuation, is_stopping)?;
+        if opened.service.store.last_id() != left.last_transaction {
+            // The other process has served, and used some of these proofs.
+            continuation.proofs.clear();
+        }
+        prepared.serve(config, hooks, opened, continuation)?.listen()
     }
 
     /// The addresses on which the server answers.
@@ -193,12 +212,14 @@ impl Server {
         let config = self.shared.config();
         let local = config.local.socket.clone().zip(self.local_listener.take());
         let shared = self.end(true);
+        let last_transaction = shared.service.store.last_id();
         let continuation = Continuation {
             local,
             local_connections: shared.local_idle.iter().flat_map(|idle| idle.drain()).collect(),
             connections: shared.connections.idle().drain(),
             callers: shared.take_left_callers(),
             proofs: shared.service.proof.proofs(),
+            ..Continuation::of(&config.store)
         };
         drop(shared);
         let since = Instant::now();
@@ -207,7 +228,7 @@ impl Server {
             std::thread::sleep(CLOSE_LOOK_INTERVAL);
             is_closed = Store::is_free(&config.store);
         }
-        LeftServer { inheritance: continuation.into_inheritance(), is_closed }
+        LeftServer { inheritance: continuation.into_inheritance(), last_transaction, is_closed }
     }
 
     /// Ends all threads. If another process continues, it publishes the remaining changes.
@@ -250,25 +271,17 @@ impl PreparedStart {
         Ok(Self { ports, rights, control })
     }
 
-    /// Opens the store and starts to answer, with what another server has left.
+    /// Starts to answer, with what another server has left.
     fn serve(
         self,
         config: &Config,
         hooks: AdminHooks,
-        continuation: Option<Continuation>,
+        opened: OpenedService,
+        continuation: Continuation,
     ) -> anyhow::Result<StartedServer> {
         let Self { mut ports, rights, control } = self;
-        let opened = match &continuation {
-            // The process that has closed the store has compared it at its start.
-            Some(_) => {
-                let mut opening = config.clone();
-                opening.store.verify_at_start = false;
-                open_service(&opening)?
-            }
-            None => open_service(config)?,
-        };
-        let OpenedService { service, publisher, mirror, pulls } = opened;
-        let mut continuation = continuation.unwrap_or_default();
+        let OpenedService { service, publisher, mirror, pulls, notice_key } = opened;
+        let mut continuation = continuation.for_store(&config.store);
         if !continuation.proofs.is_empty() && !service.proof.continue_with(&continuation.proofs) {
             tracing::warn!("callers have to authenticate again: the old process is of another version");
         }
@@ -289,7 +302,7 @@ impl PreparedStart {
         let runtime = runtime(config)?;
         let local = {
             let _inside = runtime.enter();
-            serve_notices(&shared, notices)?;
+            serve_notices(&shared, notices, notice_key)?;
             connections::adopt(continuation.connections, &shared.connections);
             start_tasks(&shared, listeners, socket, continuation.callers)?
         };
@@ -345,13 +358,53 @@ impl StartedServer {
 
 /// Checks what can be checked while another process has the store.
 fn check_before_inheriting(config: &Config) -> anyhow::Result<()> {
-    read_identity(config)?;
+    let (site, _) = read_identity(config)?;
+    open_all(&config.mirror, &site)?;
     RemoteServices::open(&config.remote, SourceList::default())?;
+    open_referrals(config, SourceList::default())?;
     drop(AuditTarget::open(config.audit.as_deref(), config.audit_files())?);
-    if let Some(directory) = &config.publish.directory {
-        check_set(directory)?;
-    }
+    publish::check_files(&config.publish)?;
+    read_notice_key(config)?;
+    // Programs would be started beside those of the other process.
+    let sources = config.sources.iter().filter(|source| source.kind != SourceKind::Program);
+    RecordSources::open(&sources.cloned().collect::<Vec<_>>(), true)?;
     Ok(())
+}
+
+/// Opens the store with everything that answering requests needs, with what another process has
+/// left. Its store is not compared again.
+fn open_left(config: &Config, left: &Continuation) -> anyhow::Result<OpenedService> {
+    let mut opening = config.clone();
+    opening.store.verify_at_start &= !left.is_of(&config.store);
+    open_service(&opening)
+}
+
+/// Like [`open_left`], until that succeeds: the cause may be a file that an operator mends.
+fn open_again(
+    config: &Config,
+    left: &Continuation,
+    is_stopping: impl Fn() -> bool,
+) -> anyhow::Result<OpenedService> {
+    let mut logged = String::new();
+    loop {
+        let error = match open_left(config, left) {
+            Err(error) if !is_stopping() => format!("{error:#}"),
+            opened => return opened,
+        };
+        // Logged once, not for each attempt.
+        if error != logged {
+            tracing::error!(%error, "cannot serve again; clients wait until that is mended");
+            logged = error;
+        }
+        std::thread::sleep(AGAIN_INTERVAL);
+    }
+}
+
+/// Reads the key for notices, if machines may wait for them.
+fn read_notice_key(config: &Config) -> anyhow::Result<Option<NoticeKey>> {
+    let notify = &config.publish.notify;
+    let file = notify.key_file.as_ref().filter(|_| notify.listen.is_some());
+    file.map(|file| NoticeKey::read(file).context("`publish.notify.key_file`")).transpose()
 }
 
 /// Registers the ports for a process that takes over.
@@ -425,11 +478,13 @@ struct OpenedService {
     publisher: Option<StorePublisher>,
     mirror: Option<Mirror>,
     pulls: Pulls,
+    notice_key: Option<NoticeKey>,
 }
 
 /// Opens the store with everything that answering requests needs, and starts to publish.
 fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     let (mut site, key) = read_identity(config)?;
+    let notice_key = read_notice_key(config)?;
     let store = Arc::new(Store::open(&config.store)?);
     if complete_promotion(&store, &config.site)? {
         tracing::warn!("an interrupted promotion of this mirror has been completed: it is the primary");
@@ -464,7 +519,7 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     let sealer = ReplySealer::new(key, Some(costly));
     let replication = open_replication(config, &sealer)?;
     let service = AdminService::new(store, sealer, audit, proof, decision, replication);
-    Ok(OpenedService { service, publisher, mirror, pulls })
+    Ok(OpenedService { service, publisher, mirror, pulls, notice_key })
 }
 
 /// Opens the sources of records, and homes their prefixes. A mirror has the homed prefixes of its
@@ -556,14 +611,14 @@ fn share_challenges(state: &AdminState, shutdown: &Shutdown) {
 }
 
 /// Starts the task that notifies machines of new sets. Called inside the runtime.
-fn serve_notices(state: &Arc<AdminState>, listener: Option<TcpListener>) -> anyhow::Result<()> {
-    let config = state.config();
-    let (Some(listener), Some(file), Some(publisher)) =
-        (listener, &config.publish.notify.key_file, &state.publisher)
-    else {
+fn serve_notices(
+    state: &Arc<AdminState>,
+    listener: Option<TcpListener>,
+    key: Option<NoticeKey>,
+) -> anyhow::Result<()> {
+    let (Some(listener), Some(key), Some(publisher)) = (listener, key, &state.publisher) else {
         return Ok(());
     };
-    let key = NoticeKey::read(file).context("`publish.notify.key_file`")?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let serve = publish::serve_notices(listener, key, publisher.notices(), Arc::clone(state));
     tokio::spawn(threads::watch("notices", serve));
@@ -638,6 +693,17 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_process_that_cannot_serve_again_tries_until_it_is_stopped() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config { site: directory.path().join("siteinfo.json"), ..Config::default() };
+        let asked = std::cell::Cell::new(0);
+        let is_stopping = || asked.replace(asked.get() + 1) == 1;
+        let error = open_again(&config, &Continuation::default(), is_stopping).map(drop).unwrap_err();
+        assert_eq!(asked.get(), 2);
+        assert!(format!("{error:#}").contains("siteinfo.json"), "{error:#}");
+    }
 
     #[test]
     fn a_process_continues_with_its_local_socket_after_another_has_failed_or_removed_the_file() {

@@ -70,6 +70,21 @@ const COMMANDS_MAX: usize = 16;
 /// Minimum interval between two searches for files to remove.
 const PRUNE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
+/// Checks the published set, and what publishing reads of other files: the key that signs sets, and
+/// the credentials of the location to which they are shipped.
+///
+/// # Errors
+/// When one of them cannot be used.
+pub(crate) fn check_files(config: &PublishConfig) -> anyhow::Result<()> {
+    let Some(directory) = &config.directory else { return Ok(()) };
+    check_set(directory)?;
+    signer::open(config)?;
+    if !config.ship.url.is_empty() {
+        shipping::open_route(directory, &config.ship)?;
+    }
+    Ok(())
+}
+
 /// A message to the publisher thread.
 enum PublisherCommand {
     /// A command, and the channel for its result.
@@ -147,8 +162,13 @@ impl StorePublisher {
         let notify = move |notice| notify_machines(&machines, notice);
         let shipping = SetShipping::start(dir, &config.ship, lease_state.clone(), notify)?;
         let state = shipping.as_ref().map(|shipping| Arc::clone(&shipping.state));
-        let shared =
-            Arc::new(PublisherState { shipping: state, notices, changes, leaves, ..PublisherState::default() });
+        let shared = Arc::new(PublisherState {
+            shipping: state,
+            notices,
+            changes,
+            leaves,
+            ..PublisherState::default()
+        });
         shared.put(engine.status());
         let mut driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         driver.lease = lease_state;

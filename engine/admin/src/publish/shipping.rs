@@ -213,12 +213,7 @@ impl SetShipping {
         if config.url.is_empty() {
             return Ok(None);
         }
-        let open = || {
-            let url: FleetUrl = config.url.parse()?;
-            let store = location::open(&url, &config.storage)?;
-            Ok(ShipRoute { dir: dir.to_owned(), store, url: url.to_string() })
-        };
-        let route = open().map_err(PublishError::Location)?;
+        let route = open_route(dir, config)?;
         let inner = ShippingInner {
             status: ShipStatus { url: config.url.clone(), ..ShipStatus::default() },
             config: config.clone(),
@@ -248,11 +243,8 @@ impl SetShipping {
         self.state.wake.notify_all();
         let timeout = if inner.leaves { LEAVE_TIMEOUT } else { STOP_TIMEOUT };
         let waits = |inner: &mut ShippingInner| !inner.has_ended && !thread.is_finished();
-        let (inner, _) = self
-            .state
-            .wake
-            .wait_timeout_while(inner, timeout, waits)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (inner, _) =
+            self.state.wake.wait_timeout_while(inner, timeout, waits).unwrap_or_else(PoisonError::into_inner);
         let has_ended = inner.has_ended;
         drop(inner);
         if has_ended || thread.is_finished() {
@@ -262,6 +254,19 @@ impl SetShipping {
             tracing::warn!("the last set is not shipped: the store does not answer");
         }
     }
+}
+
+/// The way to the configured location. No request is made here.
+///
+/// # Errors
+/// When the location or its credentials cannot be used.
+pub(super) fn open_route(dir: &Path, config: &ShipConfig) -> Result<ShipRoute, PublishError> {
+    let open = || {
+        let url: FleetUrl = config.url.parse()?;
+        let store = location::open(&url, &config.storage)?;
+        Ok(ShipRoute { dir: dir.to_owned(), store, url: url.to_string() })
+    };
+    open().map_err(PublishError::Location)
 }
 
 impl Drop for SetShipping {
