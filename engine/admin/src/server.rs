@@ -52,8 +52,10 @@ use tokio::runtime::Runtime;
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for threads whose connections are closed already, when another process continues.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for the last request to give the store back.
+/// Time for the last request to give the store back, unless other services are asked.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most time for other services to answer the last request: the new process waits for a minute.
+const REMOTE_TIMEOUT_MAX: Duration = Duration::from_secs(30);
 /// Interval at which a process that has to serve again tries to.
 const AGAIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the process looks whether a part has failed.
@@ -224,7 +226,8 @@ impl Server {
         drop(shared);
         let since = Instant::now();
         let mut is_closed = Store::is_free(&config.store);
-        while !is_closed && since.elapsed() < CLOSE_TIMEOUT {
+        let timeout = CLOSE_TIMEOUT.max(config.remote.wait_max().min(REMOTE_TIMEOUT_MAX));
+        while !is_closed && since.elapsed() < timeout {
             std::thread::sleep(CLOSE_LOOK_INTERVAL);
             is_closed = Store::is_free(&config.store);
         }

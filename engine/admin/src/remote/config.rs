@@ -3,6 +3,7 @@
 use handle_daemon::settings;
 use handle_daemon::settings::SettingError;
 use std::path::PathBuf;
+use std::time::Duration;
 
 settings! {
     /// Other services, asked about identities and groups whose handles are not here
@@ -41,6 +42,16 @@ settings! {
         backoff_ms: u32 = 5000;
         /// Handles remembered for this time, more than requests can wait for within it.
         backoff_handles: usize = 1024;
+    }
+}
+
+impl RemoteConfig {
+    /// About the most time that a request waits for other services; zero if none are asked.
+    pub(crate) fn wait_max(&self) -> Duration {
+        match self.enabled {
+            true => 3 * Duration::from_millis(self.timeout_ms.into()),
+            false => Duration::ZERO,
+        }
     }
 }
 
