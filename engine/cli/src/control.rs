@@ -91,8 +91,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 /// When nothing answers, or not with JSON.
 pub fn ask(socket: &Path, command: &str) -> anyhow::Result<Value> {
     let mut stream = connect(socket)?;
-    // A new process may copy its set into memory before it serves; a promotion writes the store.
-    let timeout = if command == "restart" || command.starts_with("promote") { 150 } else { 10 };
+    let timeout = match command {
+        // A new process may copy its set into memory before it serves, for at most 120 s; if it
+        // fails, handle-admin has 60 s to serve again.
+        "restart" => 200,
+        // It writes the store.
+        _ if command.starts_with("promote") => 150,
+        _ => 10,
+    };
     stream.set_read_timeout(Some(Duration::from_secs(timeout)))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
