@@ -50,9 +50,9 @@ pub(crate) fn serve(
 /// Continues with the connection of a caller whom another process has proven.
 fn resume(descriptor: OwnedFd, caller: &[u8], state: &Arc<AdminState>) -> Option<ResumedConnection> {
     let caller = state.service.continue_bulk_caller(caller)?;
-    let connection = LocalConnection::resume(descriptor.into(), LocalKind::Bulk).ok()?;
     let (state, stopping) = (Arc::clone(state), state.stopping());
-    Some(Box::pin(async move { bulk::carry_out_for(connection, &state, caller, stopping).await }))
+    let answer = |connection| async move { bulk::carry_out_for(connection, &state, caller, stopping).await };
+    ResumedConnection::new(descriptor.into(), LocalKind::Bulk, answer).ok()
 }
 
 async fn answer(

@@ -62,15 +62,6 @@ impl LocalConnection {
         Self { reader, writer: FrameWriter { to, kind } }
     }
 
-    /// Continues with a connection between two frames, which another process has served. Called
-    /// inside a runtime.
-    ///
-    /// # Errors
-    /// When the runtime cannot watch the stream.
-    pub fn resume(stream: std::os::unix::net::UnixStream, kind: LocalKind) -> io::Result<Self> {
-        Ok(Self::new(UnixStream::from_std(stream)?, kind, None))
-    }
-
     /// The kind.
     #[must_use]
     pub const fn kind(&self) -> LocalKind {

@@ -70,7 +70,31 @@ struct KindPermits {
 }
 
 /// A connection that another process has served before, and what serves it further.
-pub type ResumedConnection = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+pub struct ResumedConnection {
+    kind: LocalKind,
+    user: Option<u32>,
+    answer: Pin<Box<dyn Future<Output = io::Result<()>> + Send>>,
+}
+
+impl ResumedConnection {
+    /// A connection of `kind`, which `answer` serves further. Called inside a runtime.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch the stream.
+    pub fn new<F>(
+        stream: std::os::unix::net::UnixStream,
+        kind: LocalKind,
+        answer: impl FnOnce(LocalConnection) -> F,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let stream = UnixStream::from_std(stream)?;
+        let user = stream.peer_cred().ok().map(|peer| peer.uid());
+        let answer = Box::pin(answer(LocalConnection::new(stream, kind, None)));
+        Ok(Self { kind, user, answer })
+    }
+}
 
 /// The connections that are served.
 #[derive(Debug)]
@@ -228,10 +252,18 @@ impl LocalSocket {
         }
         let (served, ended) = mpsc::channel(1);
         for resumed in resumed {
+            let permit = match admission.resume(resumed.user, resumed.kind) {
+                Ok(permit) => permit,
+                Err(why) => {
+                    refuse();
+                    tracing::warn!(user = resumed.user, %why, "a connection of another process is closed");
+                    continue;
+                }
+            };
             let served = served.clone();
             tokio::spawn(async move {
-                let _served = served;
-                if let Err(error) = resumed.await {
+                let _held = (served, permit);
+                if let Err(error) = resumed.answer.await {
                     tracing::debug!(%error, "a connection of another process ended");
                 }
             });
@@ -246,14 +278,14 @@ impl LocalSocket {
         };
         let accepting = Arc::new(accepting);
         tokio::spawn(threads::watch("local", async move {
-            inherited.into_iter().for_each(|stream| accepting.begin(stream));
+            inherited.into_iter().for_each(|stream| accepting.begin(stream, false));
             loop {
                 let stream = tokio::select! {
                     accepted = listener.accept() => accepted,
                     _ = stopping.wait_for(|&stops| stops) => break,
                 };
                 match stream {
-                    Ok((stream, _)) => accepting.begin(stream),
+                    Ok((stream, _)) => accepting.begin(stream, true),
                     Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
                 }
             }
@@ -283,13 +315,13 @@ where
     R: Fn() + Send + Sync + 'static,
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
-    /// Begins to serve a connection.
-    fn begin(self: &Arc<Self>, stream: UnixStream) {
+    /// Begins to serve a connection. One that is not new may have had requests at another process.
+    fn begin(self: &Arc<Self>, stream: UnixStream, is_new: bool) {
         let user = stream.peer_cred().ok().map(|peer| peer.uid());
         match self.admission.begin(user) {
             Ok(pending) => {
                 let accepting = Arc::clone(self);
-                tokio::spawn(async move { accepting.answer(stream, pending).await });
+                tokio::spawn(async move { accepting.answer(stream, pending, is_new).await });
             }
             Err(why) => {
                 (self.refuse)();
@@ -298,7 +330,7 @@ where
         }
     }
 
-    async fn answer(&self, mut stream: UnixStream, pending: PendingConnection) {
+    async fn answer(&self, mut stream: UnixStream, pending: PendingConnection, is_new: bool) {
         let (_served, mut stopping, user) = (self.served.clone(), self.stopping.clone(), pending.user);
         let begun = tokio::select! {
             begun = timeout(FIRST_FRAME_TIMEOUT, stream.readable()) => begun.is_ok(),
@@ -311,6 +343,8 @@ where
             }
         };
         let admitted = match begun {
+            // Its peer connects again with its next request.
+            false if !is_new => return,
             false => Err(ConnectionRefusal::Silent),
             true => tokio::select! {
                 admitted = self.admission.admit(&mut stream, pending) => admitted,
@@ -350,6 +384,22 @@ impl Admission {
         Ok(PendingConnection { user, permit })
     }
 
+    /// A permit for a connection of `user` that another process has admitted, as its settings may
+    /// have been others.
+    fn resume(&self, user: Option<u32>, kind: LocalKind) -> Result<OwnedSemaphorePermit, ConnectionRefusal> {
+        let user = user.filter(|&user| self.rights.know(user)).ok_or(ConnectionRefusal::User)?;
+        if !self.rights.allow(user, kind) {
+            return Err(ConnectionRefusal::Kind(kind));
+        }
+        let connections = Arc::clone(&self.permits(kind).connections);
+        connections.try_acquire_owned().map_err(|_| ConnectionRefusal::Full(kind))
+    }
+
+    fn permits(&self, kind: LocalKind) -> &KindPermits {
+        let at = LocalKind::ALL.iter().position(|&one| one == kind).unwrap_or_default();
+        &self.kinds[at]
+    }
+
     /// Receives the first header, and finds a permit among the connections of its kind. `None` if
     /// the peer closes the connection, as one does that only looks whether somebody listens.
     async fn admit(
@@ -382,8 +432,7 @@ impl Admission {
         kind: LocalKind,
     ) -> Result<Option<OwnedSemaphorePermit>, ConnectionRefusal> {
         let full = || ConnectionRefusal::Full(kind);
-        let at = LocalKind::ALL.iter().position(|&one| one == kind).unwrap_or_default();
-        let KindPermits { connections, waiting } = &self.kinds[at];
+        let KindPermits { connections, waiting } = self.permits(kind);
         if let Ok(permit) = Arc::clone(connections).try_acquire_owned() {
             return Ok(Some(permit));
         }

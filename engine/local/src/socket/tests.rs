@@ -27,6 +27,17 @@ impl ServedSocket {
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
+        Self::start_resumed(config, Vec::new(), serve)
+    }
+
+    fn start_resumed<F>(
+        config: &LocalConfig,
+        resumed: Vec<ResumedConnection>,
+        serve: impl Fn(LocalConnection) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("admin.socket");
         let socket = LocalSocket::bind(&path, config, config.rights().unwrap()).unwrap();
@@ -36,8 +47,7 @@ impl ServedSocket {
         let refuse = move || {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        let served =
-            socket.serve(stopping, Vec::new(), refuse, move |connection, _| serve(connection)).unwrap();
+        let served = socket.serve(stopping, resumed, refuse, move |connection, _| serve(connection)).unwrap();
         Self { path, refused, stop, served, _directory: directory }
     }
 
@@ -103,6 +113,26 @@ fn one_socket_serves_every_kind_and_each_connection_keeps_its_own() {
         while served.path.exists() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    });
+}
+
+#[test]
+fn connections_of_another_process_count_towards_the_bound_of_their_kind() {
+    run(async {
+        let config = LocalConfig { bulk_connections: 1, ..LocalConfig::default() };
+        let (mut peers, mut resumed) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let (ours, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            peer.set_nonblocking(true).unwrap();
+            resumed.push(ResumedConnection::new(ours, LocalKind::Bulk, echo).unwrap());
+            peers.push(LocalConnection::new(UnixStream::from_std(peer).unwrap(), LocalKind::Bulk, None));
+        }
+        let served = ServedSocket::start_resumed(&config, resumed, echo);
+        assert_eq!(ask(&mut peers[0], b"x").await, Some(b"bulk x".to_vec()));
+        let ended = timeout(TIMEOUT, peers[1].reader.receive(1000)).await.unwrap().unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(served.refused(), 1);
     });
 }
 
