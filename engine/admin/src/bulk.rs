@@ -23,8 +23,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-/// Time for the answer to a challenge.
-const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the answer to a challenge, which a loaded gateway derives a key for.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 /// Length of replies to one change. They have nothing secret, so others may grow.
 const USUAL_REPLY_LEN: usize = 64;
 

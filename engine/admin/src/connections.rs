@@ -384,7 +384,7 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
                 continue;
             }
         };
-        begin(stream, source, &connections);
+        begin(stream, source, true, &connections);
     }
 }
 
@@ -394,14 +394,15 @@ pub fn adopt(accepted: Vec<OwnedFd>, connections: &Arc<AdminConnections>) {
         let stream = std::net::TcpStream::from(descriptor);
         let adopted = stream.peer_addr().and_then(|source| Ok((TcpStream::from_std(stream)?, source)));
         match adopted {
-            Ok((stream, source)) => begin(stream, source, connections),
+            Ok((stream, source)) => begin(stream, source, false, connections),
             Err(error) => tracing::debug!(%error, "a connection of the old process went away"),
         }
     }
 }
 
-/// Answers on a connection, if there is a slot for it.
-fn begin(stream: TcpStream, source: SocketAddr, connections: &Arc<AdminConnections>) {
+/// Answers on a connection, if there is a slot for it. One that is not new may have had requests at
+/// another process, so that its end is no error.
+fn begin(stream: TcpStream, source: SocketAddr, is_new: bool, connections: &Arc<AdminConnections>) {
     let counters = connections.counters();
     let (slot, evicted) = match connections.enter(source) {
         Ok(entered) => entered,
@@ -415,7 +416,7 @@ fn begin(stream: TcpStream, source: SocketAddr, connections: &Arc<AdminConnectio
     let connections = Arc::clone(connections);
     tokio::spawn(async move {
         let held = ConnectionSlot { connections: &connections, slot, evicted };
-        if let Err(error) = talk(stream, source, &held).await {
+        if let Err(error) = talk(stream, source, is_new, &held).await {
             tracing::debug!(%error, %source, "a connection went away");
         }
     });
@@ -435,12 +436,17 @@ enum ReadOutcome {
     Evicted,
 }
 
-async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionSlot<'_>) -> io::Result<()> {
+async fn talk(
+    mut stream: TcpStream,
+    source: SocketAddr,
+    is_new: bool,
+    held: &ConnectionSlot<'_>,
+) -> io::Result<()> {
     let connections = held.connections;
     let tcp = connections.config();
     // Each answer is complete when it is written, so there is nothing to coalesce.
     stream.set_nodelay(true)?;
-    let mut is_first = true;
+    let mut is_first = is_new;
     loop {
         let arrived = tokio::select! {
             arrived = arrive(&mut stream, held, is_first) => arrived?,
