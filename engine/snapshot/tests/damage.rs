@@ -314,7 +314,8 @@ fn a_layer_of_another_version_is_refused_with_what_to_do() {
     let sum = checksum(&bytes[..HEADER_LEN - 8]).to_le_bytes();
     bytes[HEADER_LEN - 8..HEADER_LEN].copy_from_slice(&sum);
     let error = Layer::open(bytes).unwrap_err().to_string();
-    assert!(error.contains("version 3") && error.contains("publish the records again"), "{error}");
+    assert!(error.contains("version 3") && error.contains("this program reads version 1"), "{error}");
+    assert!(error.contains("update it, or publish the records with this program"), "{error}");
 }
 
 #[test]
