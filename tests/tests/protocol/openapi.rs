@@ -172,6 +172,7 @@ fn every_parameter_that_is_read_is_described() {
         ("gateway/src/selection.rs", calls),
         ("gateway/src/api/listing.rs", r#"number\("(?<name>\w+)"\)"#),
         ("gateway/src/api/verifications.rs", r#""(?<name>nonce|cnonce|alg|signature)""#),
+        ("client/src/administration/record_change.rs", r#"ALLOW_ORPHANS: &str = "(?<name>\w+)""#),
     ]);
     for name in ["after", "limit", "page", "prefix", "publicOnly", "doNotRefer"] {
         assert!(read.contains(name), "{name}: {read:?}");
