@@ -23,7 +23,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-/// Time for the answer to a challenge, which a loaded gateway derives a key for.
+/// Time for the answer to a challenge. A gateway may have to derive a key from a secret for it,
+/// which takes seconds under load.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 /// Length of replies to one change. They have nothing secret, so others may grow.
 const USUAL_REPLY_LEN: usize = 64;

@@ -400,8 +400,8 @@ pub fn adopt(accepted: Vec<OwnedFd>, connections: &Arc<AdminConnections>) {
     }
 }
 
-/// Answers on a connection, if there is a slot for it. One that is not new may have had requests at
-/// another process, so that its end is no error.
+/// Answers on a connection, if there is a slot for it. If it is not new, another process may have
+/// answered requests on it, and its end before a further request is no error.
 fn begin(stream: TcpStream, source: SocketAddr, is_new: bool, connections: &Arc<AdminConnections>) {
     let counters = connections.counters();
     let (slot, evicted) = match connections.enter(source) {

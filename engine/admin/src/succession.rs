@@ -86,7 +86,7 @@ impl Succession {
             let report = restart(succession.program.as_ref(), &succession.handover);
             let since = Instant::now();
             let handover = &succession.handover;
-            // Not after another process has taken over, which leaves it busy for ever.
+            // After a takeover the handover stays busy, and this process does not come back.
             let is_coming_back = || handover.is_busy() && !handover.is_done();
             while report["ok"] == false && is_coming_back() && since.elapsed() < AGAIN_TIMEOUT {
                 std::thread::sleep(LOOK_INTERVAL);

@@ -315,7 +315,7 @@ where
     R: Fn() + Send + Sync + 'static,
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
-    /// Begins to serve a connection. One that is not new may have had requests at another process.
+    /// Begins to serve a connection. If it is not new, another process may have served it before.
     fn begin(self: &Arc<Self>, stream: UnixStream, is_new: bool) {
         let user = stream.peer_cred().ok().map(|peer| peer.uid());
         match self.admission.begin(user) {
@@ -384,8 +384,8 @@ impl Admission {
         Ok(PendingConnection { user, permit })
     }
 
-    /// A permit for a connection of `user` that another process has admitted, as its settings may
-    /// have been others.
+    /// Admits a connection of `user` that another process has admitted. The settings of that
+    /// process may have been different.
     fn resume(&self, user: Option<u32>, kind: LocalKind) -> Result<OwnedSemaphorePermit, ConnectionRefusal> {
         let user = user.filter(|&user| self.rights.know(user)).ok_or(ConnectionRefusal::User)?;
         if !self.rights.allow(user, kind) {

@@ -36,8 +36,8 @@ pub(super) struct ServerArgs {
 
 /// What the files will have.
 struct Changes {
-    /// Public files, with their content, in the order in which they are replaced: the
-    /// site record first.
+    /// Public files with their content, in the order in which they are replaced: the site record
+    /// first.
     files: Vec<(PathBuf, Vec<u8>)>,
     /// The serial number of the site record.
     serial: i16,
